@@ -32,7 +32,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 # Each with all that is below it.
 NOT_WHILE_IDLE = (
-    "Middleware.addons.observability.metrics_route",
+    "Middleware.addons.observability.metrics",
     "Middleware.addons.init.command",
     "Middleware.addons.init.demo_backend",
     "Middleware.addons.talk.command",
@@ -40,7 +40,6 @@ NOT_WHILE_IDLE = (
     "Middleware.services.memory.embedding_service",
     "Middleware.services.memory.memory_search",
     "Middleware.services.memory_service",
-    "Middleware.addons.observability.metrics",
     "Middleware.utilities.conversations.vector_memory",
     "Middleware.addons.postgres.worker",
     "Middleware.addons.postgres.database",

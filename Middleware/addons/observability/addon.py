@@ -53,8 +53,7 @@ class Observability(AddOn):
 
 def _count(launch: Launch) -> None:
     # Imported here: most servers count nothing.
-    from Middleware.addons.observability.metrics import RunMetrics
-    from Middleware.addons.observability.metrics_route import PATH, add_metrics_route
+    from Middleware.addons.observability.metrics import PATH, RunMetrics, add_metrics_route
     from Middleware.addons.records.records import recorded_runs
 
     metrics, store = RunMetrics(), recorded_runs(launch).store

@@ -1,4 +1,4 @@
-"""What Prometheus gets of the runs: counts and times since the start, added up as runs end.
+"""The route ``/metrics``: counts and times of runs since the start, added up as runs end.
 
 This module is imported with ``--metrics`` only: the library takes memory.
 """
@@ -6,11 +6,16 @@ This module is imported with ``--metrics`` only: the library takes memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import platform
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from flask import Flask, Response
+from flask import request as http
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from Middleware.addons.records.model import (
     MICROSECONDS,
@@ -21,7 +26,10 @@ from Middleware.addons.records.model import (
     RunDocument,
     Span,
 )
+from Middleware.addons.records.store.writer import RunStore
 from Middleware.addons.records.texts import normalised
+from Middleware.api.gate_figures import gate_figures
+from Middleware.common.constants import VERSION
 from Middleware.utilities.native_threads import new_lock
 
 # Of one family: label sets beyond this number would fill the memory of the server that stores them.
@@ -44,6 +52,7 @@ TOKENS: Mapping[str, str] = {
 }
 
 _Family = TypeVar("_Family", Counter, Histogram)
+PATH = "/metrics"
 
 
 class Series(Generic[_Family]):
@@ -179,3 +188,54 @@ class RunMetrics:
 def _name(span: Span, attribute: str) -> str | None:
     value = span.attributes.get(attribute)
     return value if isinstance(value, str) else None
+
+
+# -- the route ---------------------------------------------------------------------------------------------------------
+
+
+def add_metrics_route(app: Flask, metrics: RunMetrics, store: RunStore) -> None:
+    """Serve the figures of ``metrics``, and how many runs ``store`` had to drop."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Figures(metrics, store))
+
+    def show() -> Response:
+        # Prometheus asks for OpenMetrics, people get plain text.
+        try:
+            encode, content_type = choose_encoder(http.headers.get("Accept", ""))
+        # The library compares a version that is not a number.
+        except (TypeError, ValueError):
+            encode, content_type = choose_encoder("")
+        return Response(encode(registry), content_type=content_type, headers={"Cache-Control": "no-store"})
+
+    app.add_url_rule(PATH, "metrics", show, methods=["GET"])
+
+
+class _Figures(Collector):
+    """All families as they are when Prometheus asks."""
+
+    def __init__(self, metrics: RunMetrics, store: RunStore) -> None:
+        self._metrics, self._store = metrics, store
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._metrics.collect()
+        gate = gate_figures()
+        yield GaugeMetricFamily(
+            "wilmer_gate_waiting",
+            "What waits for a slot or for its turn: requests, or with --concurrency-level endpoint LLM calls.",
+            gate["waiting"],
+        )
+        yield GaugeMetricFamily(
+            "wilmer_gate_running",
+            "What runs: requests, or with --concurrency-level endpoint LLM calls.",
+            gate["running"],
+        )
+        yield CounterMetricFamily(
+            "wilmer_records_dropped_total",
+            "Runs that were not recorded, or without their texts, because the disk was too slow.",
+            sum(self._store.dropped().values()),
+        )
+        build = GaugeMetricFamily(
+            "wilmer_build_info", "The version of WilmerAI, and that of Python.", labels=("version", "python")
+        )
+        build.add_metric((VERSION, platform.python_version()), 1)
+        yield build

@@ -176,7 +176,7 @@ RACE = """
 import sys
 import run_eventlet
 from flask import Flask
-from Middleware.addons.observability.metrics_route import add_metrics_route
+from Middleware.addons.observability.metrics import add_metrics_route
 from Middleware.addons.observability.metrics import RunMetrics
 from Middleware.utilities.native_threads import start_native
 from Tests.addons.observability.test_metrics import called

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.records.prompt_beginnings import MAX_NODES, PromptBeginnings
-from Middleware.addons.records.recorder import RunRecorder
+from Middleware.addons.records.recorder import MAX_NODES, PromptBeginnings, RunRecorder
 from Middleware.addons.records.ring import RunRing
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
 from Middleware.models.llm_call import NodeSite
@@ -29,9 +28,7 @@ def talk(*messages: tuple[str, Any]) -> Prompt:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [
-        record.getMessage().partition(": ")[2] for record in caplog.records if record.name.endswith("prompt_beginnings")
-    ]
+    return [record.getMessage().partition(": ")[2] for record in caplog.records if record.name.endswith("recorder")]
 
 
 BEFORE = talk(("system", LONG), ("user", "one"), ("assistant", "two"))
