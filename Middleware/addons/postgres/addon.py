@@ -123,7 +123,7 @@ class InDatabase(StoredElsewhere):
 
     def rekey(self, name: str, change: KeyChange) -> tuple[int, Result]:
         require_database_packages("--database")
-        from Middleware.addons.postgres.rekeying import change_in_database
+        from Middleware.addons.postgres.database_conversations import change_in_database
 
         return change_in_database(name, change)
 
