@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from Middleware.api.answers.front_page import DOCUMENTATION
 from Middleware.api.app import create_app
+from Middleware.api.handlers.impl.compatibility_api_handler import DOCUMENTATION
 from Middleware.common import instance_global_variables as instance
 from Tests.api.api_lab import Answer, ApiLab
 from Tests.stub_backend import StubBackend
