@@ -16,8 +16,7 @@ from Middleware.models.messages import Message
 from Middleware.models.node_context import NodeContext
 from Middleware.models.request_context import first_logged, report
 from Middleware.services.llm_calls import message_selection as selection
-from Middleware.services.llm_calls.answer_choices import chosen, chosen_before, key_of, names_choice
-from Middleware.services.llm_calls.answer_shape import AnswerShape
+from Middleware.services.llm_calls.answer_shape import AnswerShape, chosen, chosen_before, key_of, names_choice
 from Middleware.services.llm_calls.direct_calls import without_streaming
 from Middleware.services.llm_calls.prompt_parts import NO_PARTS, PromptParts
 from Middleware.services.llm_calls.tool_enforcement import ToolRound

@@ -16,7 +16,7 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import TOKENS_AROUND_
 from Middleware.models.outside import REAL, Outside
 from Middleware.models.process import Process
 from Middleware.models.request_context import request_scope
-from Middleware.services.llm_calls import answer_choices
+from Middleware.services.llm_calls import answer_shape
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Tests.backend_dialects import DIALECTS, Answer
 from Tests.stub_backend import StubBackend, chat_reply
@@ -219,18 +219,18 @@ def test_what_is_not_remembered(lab: EngineLab, monkeypatch: pytest.MonkeyPatch)
     lab.next_row()
     # After ten minutes somebody may have exchanged the model.
     assert calls_of(lab, {}, {}) == 1
-    monkeypatch.setattr(answer_choices, "REMEMBERED_SECONDS", -1.0)
+    monkeypatch.setattr(answer_shape, "REMEMBERED_SECONDS", -1.0)
     assert calls_of(lab, {}) == 2
 
 
 def test_the_memory_holds_no_text_and_is_bounded(
     lab: EngineLab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer_choices, "MAX_REMEMBERED", 2)
+    monkeypatch.setattr(answer_shape, "MAX_REMEMBERED", 2)
     with caplog.at_level(logging.INFO):
         assert calls_of(lab, *({"message": f"my secret {number}"} for number in (1, 2, 3, 3))) == 3
     assert "no call is made" in caplog.text and "secret" not in caplog.text
-    entries = vars(answer_choices.chosen_before()._known)["_entries"]
+    entries = vars(answer_shape.chosen_before()._known)["_entries"]
     assert [(type(key), len(key), value[0]) for key, value in entries.items()] == [(bytes, 16, 0)] * 2
 
 
