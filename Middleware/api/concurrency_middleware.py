@@ -6,7 +6,7 @@ import enum
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -15,8 +15,9 @@ from Middleware.api.errors import RETRY_AFTER, PublicError, error_body
 from Middleware.api.requests.background_tasks import is_waiting_task
 from Middleware.api.running.disconnect_watcher import probe_for
 from Middleware.api.running.running_requests import request_of
-from Middleware.common.fair_semaphore import Slots, Waiting
+from Middleware.common.fair_semaphore import Slots
 from Middleware.exceptions import ClientError, EarlyTerminationException
+from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import note_wait
 from Middleware.services.response_builder_service import to_json
 
@@ -46,8 +47,7 @@ class ConcurrencyLimitMiddleware:
     Args:
         app: the WSGI application behind the gate.
         semaphore: its slots; a slot is held until the request gives it up, before the last byte of its answer, at the
-            latest until the response body is exhausted, closed or fails. A semaphore of ``threading`` does not keep the
-            order of arrival.
+            latest until the response body is exhausted, closed or fails.
         acquire_timeout: seconds a request may wait before it is answered with 503.
         max_waiting: the number of requests that may wait at the same time, each of which occupies a server thread;
             further ones get a 503 at once.
@@ -59,7 +59,7 @@ class ConcurrencyLimitMiddleware:
     def __init__(
         self,
         app: WSGIApplication,
-        semaphore: Slots | threading.Semaphore,
+        semaphore: Slots,
         acquire_timeout: float = 900,
         max_waiting: int | None = None,
     ) -> None:
@@ -146,22 +146,16 @@ class Place:
         self._ended = False
         self._counted = self._reported = False
         self._began = time.monotonic()
-        self._waiter = self._enqueue(behind=False) if self._is_free() else self._enqueue(self._is_task(environ))
+        # Whether it is a front-end's own request need not be known while a slot is free.
+        is_behind = not gate.semaphore.free and self._is_task(environ)
+        self._waiter = gate.semaphore.enqueue(int(is_behind))
         self.held = self._waiter.wait(0)
         if self.request is not None:
             self.request.leave_gate = self.end
 
-    def _is_free(self) -> bool:
-        semaphore = self._gate.semaphore
-        return isinstance(semaphore, threading.Semaphore) or semaphore.free
-
     def _is_task(self, environ: WSGIEnvironment) -> bool:
         # Only the body of an admitted request is in memory.
         return self.request is not None and is_waiting_task(environ)
-
-    def _enqueue(self, behind: bool) -> Waiting:
-        semaphore = self._gate.semaphore
-        return _Poll(semaphore) if isinstance(semaphore, threading.Semaphore) else semaphore.enqueue(behind)
 
     @property
     def waits(self) -> bool:
@@ -223,6 +217,14 @@ class Place:
         self.end()
         return Outcome.CANCELLED
 
+    def offer(self, stop: Callable[[], object]) -> None:
+        """Offer to give the slot up for a chat; see ``Waiter.offer``."""
+        self._waiter.offer(stop)
+
+    def withdraw(self, scope: CancelScope) -> None:
+        """Take the offer back; see ``Waiter.withdraw``."""
+        self._waiter.withdraw(scope)
+
     def give_up(self) -> None:
         """Release the slot and go back to the queue, behind the chats there."""
         with self._lock:
@@ -230,7 +232,7 @@ class Place:
                 return
             self._waiter.leave()
             self.held = False
-            self._waiter = self._enqueue(behind=True)
+            self._waiter = self._gate.semaphore.enqueue(rank=1)
             self.held = self._waiter.wait(0)
             self._began = time.monotonic()
 
@@ -283,22 +285,6 @@ def _refuse(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable
         [("Content-Type", "application/json"), ("Content-Length", str(len(body))), RETRY_AFTER],
     )
     return [body]
-
-
-class _Poll:
-    """Replaces a waiter in the queue for semaphores that have no queue."""
-
-    def __init__(self, semaphore: threading.Semaphore) -> None:
-        self._semaphore = semaphore
-        self._held = False
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._held = self._semaphore.acquire(timeout=timeout) if timeout else self._semaphore.acquire(blocking=False)
-        return self._held
-
-    def leave(self) -> None:
-        if self._held:
-            self._semaphore.release()
 
 
 class _GatedBody:

@@ -21,16 +21,10 @@ class GateFigures(TypedDict):
 def gate_figures() -> GateFigures:
     """Return the figures of this moment."""
     semaphore, calls = instance.get_request_semaphore(), process().one(CallQueue)
-    if instance.CONCURRENCY_LEVEL == "wilmer" and semaphore is not None:
-        return {
-            "level": "request",
-            "limit": semaphore.size,
-            "running": semaphore.taken,
-            "waiting": semaphore.waiting + calls.waiting,
-        }
+    level = "request" if instance.CONCURRENCY_LEVEL == "wilmer" and semaphore is not None else "call"
     return {
-        "level": "call",
+        "level": level,
         "limit": semaphore.size if semaphore is not None else None,
-        "running": calls.running,
-        "waiting": calls.waiting,
+        "running": semaphore.taken if semaphore is not None else calls.running,
+        "waiting": calls.waiting + (semaphore.waiting if semaphore is not None else 0),
     }

@@ -10,14 +10,10 @@ from Middleware.api.concurrency_middleware import Place, wait_for_slot
 from Middleware.api.running.disconnect_watcher import Probe
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
-from Middleware.common.fair_semaphore import Slots
 from Middleware.models.cancel_scope import GAVE_WAY
 from Middleware.models.request_context import RequestContext
 
 logger = logging.getLogger(__name__)
-
-# Between the moment a chat takes the offer of a slot and the cancellation that follows it; far more than that needs.
-TAKEN_SECONDS = 5.0
 
 
 def run_task(
@@ -33,13 +29,14 @@ def run_task(
         place: the request's place at the gate; None where single calls wait, which then offer their slots.
         probe: tells whether the client has disconnected.
     """
-    semaphore = instance.get_request_semaphore()
-    if semaphore is None:
+    if instance.get_request_semaphore() is None:
         return start()
     wait_for_slot(place)
     request.give_way = partial(request.cancel_scope.cancel, GAVE_WAY)
+    if place is not None:
+        place.offer(request.give_way)
     try:
-        run = _first_run(request, start, semaphore if place is not None else None)
+        run = _first_run(request, start, place)
     finally:
         request.give_way = None
     if run is not None:
@@ -53,13 +50,10 @@ def run_task(
 
 
 def _first_run(
-    request: RequestContext, start: Callable[[], Iterator[object]], semaphore: Slots | None
+    request: RequestContext, start: Callable[[], Iterator[object]], place: Place | None
 ) -> Iterator[object] | None:
     """Return a run that has come to the end of its answer; None if it gave way."""
-    stop, items, answer = request.give_way, None, list[object]()
-    assert stop is not None
-    if semaphore is not None:
-        semaphore.offer(stop)
+    items, answer = None, list[object]()
     try:
         items = start()
         answer = _answer(items, request.stream)
@@ -67,9 +61,9 @@ def _first_run(
         if not _gave_way(request):
             raise
     finally:
-        # A chat has just taken the offer, and waits for the slot.
-        if semaphore is not None and not semaphore.withdraw(stop):
-            request.cancel_scope.wait(TAKEN_SECONDS)
+        # Before it is decided whether the run counts: a chat may take the offer until then.
+        if place is not None:
+            place.withdraw(request.cancel_scope)
     if items is not None and not _gave_way(request):
         return _continued(answer, items)
     _close(items)

@@ -1,7 +1,8 @@
 """The queue of the LLM calls of this process: which of the calls that wait is next.
 
-Calls wait for a place on their server (``parallelCalls``), for their model to be loaded (``swapGroup``), and for a slot
-of the concurrency gate (``--concurrency-level endpoint``). Calls with none of these limits never enter the queue.
+Calls wait for a place on their server (``parallelCalls``) and for their model to be loaded (``swapGroup``). After that
+they wait like requests for a slot of the concurrency gate (``--concurrency-level endpoint``). Calls with none of these
+limits never enter the queue.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from functools import partial
 from typing import TypeVar
 
 from Middleware.common import instance_global_variables as instance
-from Middleware.common.fair_semaphore import Slots, Waiting
+from Middleware.common.fair_semaphore import Slots, Waiter
 from Middleware.exceptions import EarlyTerminationException, GateTimeoutError
 from Middleware.models.cancel_scope import GAVE_WAY, CancelScope
 from Middleware.models.request_context import RequestContext, note_pause, note_wait
@@ -26,9 +27,6 @@ from Middleware.models.request_context import RequestContext, note_pause, note_w
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_GATE = ("gate", "")
-"""The key of calls that wait for a slot of the gate."""
 
 # A cancellation takes effect after this time at the latest.
 SLICE_SECONDS = 0.1
@@ -62,7 +60,7 @@ class Needs:
 
     Attributes:
         endpoint: the name of its endpoint, for the log.
-        gate: the size of the concurrency gate for calls; 0 without one.
+        gate: the slots of the concurrency gate for calls; None without one.
         server: the address of the server, and ``places``, the calls that it runs side by side; 0 for any number.
         group: the ``swapGroup``; "" for none.
         model: the model of the group that the call uses.
@@ -70,7 +68,7 @@ class Needs:
     """
 
     endpoint: str
-    gate: int
+    gate: Slots | None
     server: str
     places: int
     group: str = ""
@@ -158,19 +156,15 @@ class CallQueue:
         self._groups: dict[str, _Group] = {}
         self._answers: dict[str, _Answer] = {}
         self._looked_at = 0.0
-        # Slots, and places in the queue for slots, of a gate that other processes share; they belong to no certain
-        # call. How many are wanted, and how many are being asked for at this moment.
-        self._slots: list[Waiting] = []
-        self._wanted = self._asked = 0
 
     @property
     def waiting(self) -> int:
-        """The number of calls that wait."""
+        """The number of calls that wait for their turn."""
         return len(self._waiting)
 
     @property
     def running(self) -> int:
-        """The number of calls that run."""
+        """The number of calls that run, or wait for a slot of the gate."""
         return len(self._running)
 
     def loaded(self, group: str) -> str | None:
@@ -184,7 +178,7 @@ class CallQueue:
             return self._newest
 
     def enter(self, turn: Turn) -> None:
-        """Let a call run at once, or put it among those that wait."""
+        """Give a call its turn at once, or put it among those that wait."""
         with self._lock:
             self._waiting[turn] = None
             answer = self._answer_of(turn)
@@ -192,25 +186,17 @@ class CallQueue:
                 answer.between = None
             stops = self._start_next()
         _stop(stops)
-        self._adjust_slots()
 
     def leave(self, turn: Turn) -> None:
         """Take out a call that has ended, or that waits no longer."""
-        slot = None
         with self._lock:
             now = self.clock()
             self._waiting.pop(turn, None)
             if turn in self._running:
                 del self._running[turn]
                 self._note_end(turn, now)
-                # The next call of this process has no right to it: others may have waited for longer.
-                if turn.needs.gate and self._slots:
-                    slot = self._slots.pop(next((number for number, one in enumerate(self._slots) if one.wait(0)), 0))
             stops = self._start_next()
-        if slot is not None:
-            slot.leave()
         _stop(stops)
-        self._adjust_slots()
 
     def look(self) -> None:
         """Start what may run now that time has passed. Many threads may ask; a look in each slice is enough."""
@@ -221,86 +207,29 @@ class CallQueue:
             self._looked_at = now
             stops = self._start_next()
         _stop(stops)
-        self._adjust_slots()
-
-    def slots_changed(self) -> None:
-        """Start what may run now that a shared gate may have given slots to this process."""
-        with self._lock:
-            stops = self._start_next()
-        _stop(stops)
-        self._adjust_slots()
-
-    def _adjust_slots(self) -> None:
-        """Have as many slots of a shared gate, or places in its queue, as calls run that need one or could run."""
-        gate = self._shared_gate()
-        # Looked at without the lock: a thread that changes the numbers comes here afterwards.
-        if gate is None or self._wanted == len(self._slots) + self._asked:
-            return
-        while True:
-            with self._lock:
-                missing = self._wanted - len(self._slots) - self._asked
-                if missing == 0:
-                    return
-                # Rather a place than a slot, and rather the last one.
-                surplus = self._slots.pop(self._least_wanted()) if missing < 0 and self._slots else None
-                self._asked += missing > 0
-            if missing < 0 and surplus is None:
-                return
-            if surplus is not None:
-                surplus.leave()
-                continue
-            # Without the lock, as the state database is asked.
-            waiter: Waiting | None = None
-            try:
-                waiter = gate.enqueue()
-            finally:
-                with self._lock:
-                    self._asked -= 1
-                    if waiter is not None:
-                        self._slots.append(waiter)
-                    stops = self._start_next()
-                _stop(stops)
-
-    def _least_wanted(self) -> int:
-        places = [number for number, slot in enumerate(self._slots) if not slot.wait(0)]
-        return places[-1] if places else len(self._slots) - 1
 
     # -- the decision, with the lock held ------------------------------------------------------------------------
     def _start_next(self) -> list[Callable[[], object]]:
         """Start every call that may run; return what stops calls that have to make room."""
         if not self._waiting:
-            self._wanted = sum(turn.needs.gate > 0 for turn in self._running)
             return []
         now = self.clock()
         self._answers = {key: answer for key, answer in self._answers.items() if not answer.is_over}
         view = _View(self._waiting, self._running, now)
         stops: list[Callable[[], object]] = []
         claims: Counter[tuple[str, str]] = Counter()
-        slots = self._slots_now()
-        held_up = 0
         for turn in view.in_order:
-            obstacle = self._obstacle(turn, view, now, slots)
+            obstacle = self._obstacle(turn, view, now)
             if obstacle is None:
                 self._start(turn, view, now)
                 continue
-            held_up += obstacle.key == _GATE
             turn.reason = obstacle.reason
             if turn.rank is Rank.ANSWER:
                 claims[obstacle.key] += 1
                 stops += _making_room(obstacle, claims[obstacle.key])
-        self._wanted = len(view.gated) + held_up
         return stops
 
-    def _shared_gate(self) -> Slots | None:
-        """Return the gate of all processes; None if this one has its own, or none."""
-        gate = instance.get_request_semaphore()
-        return gate if gate is not None and gate.shared else None
-
-    def _slots_now(self) -> int | None:
-        """Return the number of slots that this process has of a shared gate, or None."""
-        return sum(slot.wait(0) for slot in self._slots) if self._shared_gate() is not None else None
-
-    def _obstacle(self, turn: Turn, view: _View, now: float, slots: int | None) -> _Obstacle | None:
+    def _obstacle(self, turn: Turn, view: _View, now: float) -> _Obstacle | None:
         if turn.not_before > now:
             return _Obstacle()
         needs = self._needs_now(turn)
@@ -311,18 +240,12 @@ class CallQueue:
             and any(answer.holds_back(turn, now) for answer in self._answers.values())
         ):
             return _Obstacle("an answer is not complete")
-        # The slots of a shared gate are asked for when nothing else is in the way.
-        if needs.gate and slots is None and len(view.gated) >= needs.gate:
-            return _Obstacle("all slots are taken", _GATE, view.gated)
         on_server = view.servers[needs.server]
         if needs.places and len(on_server) >= needs.places:
             return _Obstacle(
                 f"its server has {len(on_server)} of {needs.places} calls to do", ("server", needs.server), on_server
             )
-        other = self._other_model(turn, needs, view, now) if needs.group else None
-        if other is None and needs.gate and slots is not None and len(view.gated) >= slots:
-            return _Obstacle("all slots are taken", _GATE, view.gated)
-        return other
+        return self._other_model(turn, needs, view, now) if needs.group else None
 
     def _needs_now(self, turn: Turn) -> Needs:
         """Return what a call needs now: that of the endpoint named by ``swapStandIn`` while its model is loaded."""
@@ -407,7 +330,6 @@ class _View:
     """The calls at one moment, sorted by what they wait for or have."""
 
     def __init__(self, waiting: Mapping[Turn, None], running: Mapping[Turn, None], now: float) -> None:
-        self.gated: list[Turn] = []
         self.servers: dict[str, list[Turn]] = defaultdict(list)
         self.groups: dict[str, list[Turn]] = defaultdict(list)
         for turn in running:
@@ -422,8 +344,6 @@ class _View:
                 self.answers[turn.needs.group].append(turn)
 
     def _add(self, turn: Turn) -> None:
-        if turn.needs.gate:
-            self.gated.append(turn)
         self.servers[turn.needs.server].append(turn)
         if turn.needs.group:
             self.groups[turn.needs.group].append(turn)
@@ -457,7 +377,7 @@ def _stop(stops: Sequence[Callable[[], object]]) -> None:
 
 
 class Turn:
-    """One call's turn: its position in the queue, and later its place among the running calls.
+    """One call's turn: its position in the queue, and later its place among the running calls, with a slot of the gate.
 
     Use ``run`` for a call that is not streamed; for a stream, iterate over ``waiting`` and call ``end`` at last.
 
@@ -488,6 +408,8 @@ class Turn:
         self._yields = yields
         self.restarts = 0
         self._token: int | None = None
+        self._slot: Waiter | None = None
+        self._is_offered = False
         self.started = threading.Event()
         self.since = queue.clock()
         self.number = queue.next_number()
@@ -512,10 +434,10 @@ class Turn:
         """
         try:
             while True:
-                self._offer()
-                for _ in self.waiting():
-                    pass
+                self._make_scope()
                 try:
+                    for _ in self.waiting():
+                        pass
                     result = call(self.scope)
                     if not self._gave_way:
                         return result
@@ -527,7 +449,7 @@ class Turn:
         finally:
             self.end()
 
-    def _offer(self) -> None:
+    def _make_scope(self) -> None:
         """Make a scope for a call that may be stopped to make room."""
         if self._yields and self.restarts < MOST_RESTARTS:
             scope = self.scope = CancelScope()
@@ -535,6 +457,9 @@ class Turn:
             self._token = self._outer.add_callback(scope.cancel) if self._outer is not None else None
 
     def _withdraw(self) -> None:
+        if self._is_offered and self._slot is not None and self.scope is not None:
+            self._slot.withdraw(self.scope)
+        self._is_offered = False
         if self._token is not None and self._outer is not None:
             self._outer.remove_callback(self._token)
         self.scope, self._token, self.is_stopping = self._outer, None, False
@@ -562,9 +487,15 @@ class Turn:
         self.since = self._queue.clock()
 
     def end(self) -> None:
-        """Give the place up; a second call does nothing."""
+        """Give the place and the slot up; a second call does nothing."""
         self._withdraw()
+        self._leave()
+
+    def _leave(self) -> None:
         self._queue.leave(self)
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            slot.leave()
 
     @property
     def _request_id(self) -> str:
@@ -572,26 +503,49 @@ class Turn:
 
     # -- waiting -----------------------------------------------------------------------------------------------------
     def waiting(self) -> Generator[None, None, None]:
-        """Wait for the turn. Yields once per second, so that a stream can send heartbeats.
+        """Wait for the turn and a slot of the gate. Yields once per second, so that a stream can send heartbeats.
 
         Raises GateTimeoutError if a slot of the gate does not become free in time, and EarlyTerminationException when
         cancelled during the wait.
         """
         self._queue.enter(self)
         try:
-            if not self.started.is_set():
+            if not self._may_run(0):
                 yield from self._wait()
         # A generator that is closed while it waits ends here, too.
         except BaseException:
-            self._queue.leave(self)
+            self._leave()
             raise
+        # One that counts as an answer's runs to its end, or it would be stopped for ever.
+        if self._slot is not None and self._slot.rank and self.stop is not None and self.scope is not None:
+            self._is_offered = True
+            self._slot.offer(self.stop)
+
+    def _may_run(self, seconds: float) -> bool:
+        """Wait for the turn, and after it for a slot of the gate; return whether the call may run."""
+        if not self.started.wait(seconds):
+            return False
+        if self.needs.gate is None:
+            return True
+        # What has waited for very long counts as the call of an answer.
+        rank = Rank.ANSWER if self._queue.clock() - self.since >= LONGEST_WAIT_BEHIND else self.rank
+        if self._slot is None:
+            self._slot = self.needs.gate.enqueue(rank)
+        self._slot.rank = rank
+        return self._slot.wait(seconds)
+
+    @property
+    def _ahead(self) -> int:
+        """The number of the other calls that wait for the same as this one: a slot, or their turn."""
+        waiting = self.needs.gate.waiting if self._slot is not None and self.needs.gate else self._queue.waiting
+        return max(waiting - 1, 0)
 
     def _wait(self) -> Generator[None, None, None]:
         began, outcome = time.monotonic(), "cancelled"
         self._reported = False
         self._log_wait()
         if self.request is not None:
-            self.request.report("wait_started", self.request, "turn", self._queue.waiting - 1)
+            self.request.report("wait_started", self.request, "turn", self._ahead)
         try:
             yield from self._wait_in_slices(began)
             outcome = "got"
@@ -614,34 +568,34 @@ class Turn:
 
     def _wait_in_slices(self, began: float) -> Generator[None, None, None]:
         shown = last = began
-        while not self.started.wait(SLICE_SECONDS):
+        while not self._may_run(SLICE_SECONDS):
             now = time.monotonic()
             note_pause(self.request, last, now)
             last = now
-            if self._outer is not None and self._outer.cancelled:
+            if self.scope is not None and self.scope.cancelled:
                 raise EarlyTerminationException("cancelled while waiting for its turn")
-            if self.needs.gate and now - began >= instance.CONCURRENCY_TIMEOUT:
+            if self.needs.gate is not None and now - began >= instance.CONCURRENCY_TIMEOUT:
                 raise GateTimeoutError(
                     f"no slot for an LLM call became free within {instance.CONCURRENCY_TIMEOUT:g} s "
                     f"(--concurrency-level endpoint, limit {instance.CONCURRENCY_LIMIT})"
                 )
             self._queue.look()
             # The pause behind an answer is not worth a line, but what keeps the call waiting after it is.
-            if not self._reported and not self.started.is_set():
+            if not self._reported:
                 self._log_wait()
             if now - shown >= 1.0:
                 shown = now
                 yield
 
     def _log_wait(self) -> None:
-        self._reported = bool(self.reason)
-        if self.needs.gate and self.reason == "all slots are taken":
+        self._reported = True
+        if self._slot is not None:
             logger.info(
                 "Concurrency gate: all slots are taken, a call of request %s waits, %d waiting",
                 self._request_id,
-                self._queue.waiting,
+                self._ahead + 1,
             )
-        elif self.reason:
+        elif self.reason and not self.started.is_set():
             logger.info(
                 "Request %s: its call of endpoint '%s' waits for its turn: %s; waiting calls: %d",
                 self._request_id,
@@ -649,3 +603,6 @@ class Turn:
                 self.reason,
                 self._queue.waiting,
             )
+        # A wait that is not worth a line.
+        else:
+            self._reported = False

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from Middleware.common import instance_global_variables as instance
+from Middleware.common.fair_semaphore import Slots
 from Middleware.exceptions import ConfigurationError
 from Middleware.llmapis import api_types
 from Middleware.llmapis.call_queue import CallQueue, Needs, Rank, Turn
@@ -23,10 +24,9 @@ QUEUE_KEYS = frozenset({"parallelCalls", "swapGroup"})
 STAND_IN_KEY = "swapStandIn"
 
 
-def gate_for_calls() -> int:
-    """Return the size of the concurrency gate if single calls pass it; 0 otherwise."""
-    semaphore = instance.get_request_semaphore() if instance.CONCURRENCY_LEVEL == "endpoint" else None
-    return semaphore.size if semaphore is not None else 0
+def gate_for_calls() -> Slots | None:
+    """Return the slots of the concurrency gate if single calls pass it."""
+    return instance.get_request_semaphore() if instance.CONCURRENCY_LEVEL == "endpoint" else None
 
 
 def turn_for(
@@ -40,7 +40,7 @@ def turn_for(
     """
     gate = gate_for_calls()
     # What the calls of endpoints without these keys cost.
-    if not gate and QUEUE_KEYS.isdisjoint(endpoint):
+    if gate is None and QUEUE_KEYS.isdisjoint(endpoint):
         return None
     needs = _needs(name, endpoint, gate)
     return _turn(needs, scope, streamed, _needs_of_stand_in(endpoint, needs) if STAND_IN_KEY in endpoint else None)
@@ -50,12 +50,13 @@ def turn_for_embeddings(name: str, endpoint: Mapping[str, object], scope: Cancel
     """Return the turn of a call for embeddings: it passes no gate, and its model belongs to no swap group."""
     if QUEUE_KEYS.isdisjoint(endpoint):
         return None
-    return _turn(Needs(name, 0, server_of(endpoint), _places(endpoint)), scope, False)
+    return _turn(Needs(name, None, server_of(endpoint), _places(endpoint)), scope, False)
 
 
 def _turn(needs: Needs, scope: CancelScope | None, streamed: bool, stand_in: Needs | None = None) -> Turn | None:
     request = current_request()
-    if not (needs.gate or needs.places or needs.group) or not current_outside().calls_servers:
+    has_limit = needs.gate is not None or needs.places or needs.group
+    if not has_limit or not current_outside().calls_servers:
         return None
     rank, yields = Rank.ANSWER, False
     if request is not None and request.task:
@@ -65,7 +66,7 @@ def _turn(needs: Needs, scope: CancelScope | None, streamed: bool, stand_in: Nee
     return Turn(process().one(CallQueue), needs, rank, scope, request, yields, stand_in)
 
 
-def _needs(name: str, endpoint: Mapping[str, object], gate: int) -> Needs:
+def _needs(name: str, endpoint: Mapping[str, object], gate: Slots | None) -> Needs:
     group = group_of(endpoint)
     return Needs(
         name,

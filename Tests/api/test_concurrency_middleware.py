@@ -57,19 +57,9 @@ class Started:
         self.status, self.headers = status, dict(headers)
 
 
-SEMAPHORES = [threading.BoundedSemaphore, threading.Semaphore, FairSemaphore]
-
-
-@pytest.fixture(params=SEMAPHORES, ids=lambda kind: kind.__name__)
-def kind(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
 class Gate:
-    def __init__(
-        self, app: Any, slots: int = 1, timeout: float = 5.0, max_waiting: int | None = None, kind: Any = FairSemaphore
-    ) -> None:
-        self.semaphore = kind(slots)
+    def __init__(self, app: Any, slots: int = 1, timeout: float = 5.0, max_waiting: int | None = None) -> None:
+        self.semaphore = FairSemaphore(slots)
         self.middleware = ConcurrencyLimitMiddleware(app, self.semaphore, timeout, max_waiting)
 
     def open(self, method: str = "POST", **environ: Any) -> tuple[Started, Any]:
@@ -196,8 +186,8 @@ def test_other_posts_never_wait(path: str) -> None:
     assert not gate.free()
 
 
-def test_the_next_in_line_goes_when_a_slot_is_free(kind: Any) -> None:
-    gate = Gate(App(b"x"), kind=kind)
+def test_the_next_in_line_goes_when_a_slot_is_free() -> None:
+    gate = Gate(App(b"x"))
     _, first = gate.open()
     second = Waiter(gate)
     time.sleep(0.05)
@@ -208,9 +198,9 @@ def test_the_next_in_line_goes_when_a_slot_is_free(kind: Any) -> None:
     assert gate.free()
 
 
-def test_time_out(kind: Any) -> None:
+def test_time_out() -> None:
     app = App(b"x")
-    gate = Gate(app, timeout=0.15, kind=kind)
+    gate = Gate(app, timeout=0.15)
     _, first = gate.open()
     began = time.monotonic()
     started, body = gate.open()
@@ -226,8 +216,8 @@ def test_time_out(kind: Any) -> None:
     assert gate.free()
 
 
-def test_more_than_may_wait_are_refused_at_once(kind: Any) -> None:
-    gate = Gate(App(b"x"), timeout=30, max_waiting=1, kind=kind)
+def test_more_than_may_wait_are_refused_at_once() -> None:
+    gate = Gate(App(b"x"), timeout=30, max_waiting=1)
     _, first = gate.open()
     waiting = Waiter(gate)
     assert until(lambda: gate.middleware.waiting == 1)
@@ -239,9 +229,9 @@ def test_more_than_may_wait_are_refused_at_once(kind: Any) -> None:
     assert finish(waiting.body) == b"x"
 
 
-def test_a_client_that_left_the_queue_is_not_served(kind: Any) -> None:
+def test_a_client_that_left_the_queue_is_not_served() -> None:
     app = App(b"x")
-    gate = Gate(app, kind=kind)
+    gate = Gate(app)
     _, first = gate.open()
     gone = threading.Event()
     waiting = Waiter(gate, **{"waitress.client_disconnected": gone.is_set})
@@ -254,7 +244,7 @@ def test_a_client_that_left_the_queue_is_not_served(kind: Any) -> None:
     assert app.calls == ["POST"] and gate.free()
 
 
-def test_slots_under_load(kind: Any) -> None:
+def test_slots_under_load() -> None:
     running, most = [0], [0]
     lock = threading.Lock()
 
@@ -267,7 +257,7 @@ def test_slots_under_load(kind: Any) -> None:
             running[0] -= 1
         return Body(App(b"x"))
 
-    gate = Gate(app, slots=3, kind=kind)
+    gate = Gate(app, slots=3)
     waiters = [Waiter(gate) for _ in range(20)]
 
     def close_all() -> bool:
@@ -319,9 +309,9 @@ def test_who_leaves_the_queue_lets_the_next_one_go() -> None:
     assert stays.body is not None and app.calls == ["POST"] * 2
 
 
-def test_a_cancelled_request_goes_through_without_a_slot(kind: Any) -> None:
+def test_a_cancelled_request_goes_through_without_a_slot() -> None:
     app, request = App(b"x"), RequestContext()
-    gate = Gate(app, kind=kind)
+    gate = Gate(app)
     _, running = gate.open()
     waiting = queued(gate, 1, **{REQUEST_KEY: request})
     request.cancel_scope.cancel()

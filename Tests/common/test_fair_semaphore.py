@@ -8,6 +8,7 @@ import time
 import pytest
 
 from Middleware.common.fair_semaphore import FairSemaphore
+from Middleware.models.cancel_scope import CancelScope
 from Tests.workflows.engine_lab import until
 
 
@@ -114,55 +115,91 @@ def test_no_slot_is_lost_under_load() -> None:
 # -- waiters behind all others, and holders that give way --------------------------------------------------------------
 
 
-def test_who_waits_behind_gets_a_slot_after_all_others() -> None:
+def test_lower_ranks_get_a_slot_first_and_equal_ones_in_order() -> None:
     semaphore = FairSemaphore(1)
     semaphore.acquire()
-    behind = [semaphore.enqueue(behind=True) for _ in range(2)]
-    ahead = [semaphore.enqueue() for _ in range(2)]
+    tasks = [semaphore.enqueue(rank=2) for _ in range(2)]
+    behind, chat = semaphore.enqueue(rank=1), semaphore.enqueue()
+    # What has waited for very long counts as a chat.
+    tasks[1].rank = 0
     assert semaphore.waiting == 4
-    for waiter in [*ahead, *behind]:
+    for waiter in [tasks[1], chat, behind, tasks[0]]:
         assert not waiter.wait(0)
         semaphore.release()
         assert waiter.wait(0)
     semaphore.release()
-    assert semaphore.free and semaphore.enqueue(behind=True).wait(0)
+    assert semaphore.free and semaphore.enqueue(rank=2).wait(0)
 
 
 def test_who_waits_behind_can_leave() -> None:
     semaphore = FairSemaphore(1)
     semaphore.acquire()
-    semaphore.enqueue(behind=True).leave()
+    semaphore.enqueue(rank=1).leave()
     semaphore.release()
     assert semaphore.free
 
 
-def test_a_holder_that_offers_its_slot_is_stopped_once() -> None:
+class Holder:
+    """A holder of a slot that offers it, and leaves when it is stopped."""
+
+    def __init__(self, semaphore: FairSemaphore, name: str, stopped: list[str], rank: int = 1) -> None:
+        self.scope, self._name, self._stopped = CancelScope(), name, stopped
+        self.waiter = semaphore.enqueue(rank)
+        assert self.waiter.wait(0)
+        self.waiter.offer(self._stop)
+
+    def _stop(self) -> None:
+        self._stopped.append(self._name)
+        self.scope.cancel()
+        self.waiter.leave()
+
+
+def test_a_chat_stops_the_holder_of_the_highest_rank_that_came_last() -> None:
+    semaphore, stopped = FairSemaphore(4), list[str]()
+    for name, rank in (("behind", 1), ("task", 2), ("later task", 2)):
+        Holder(semaphore, name, stopped, rank)
+    assert semaphore.enqueue().wait(0), "a chat that offers nothing"
+    assert semaphore.enqueue(rank=1) and not stopped
+    for count, name in enumerate(("later task", "task", "behind"), 1):
+        assert semaphore.enqueue().wait(0) and stopped[-1] == name and len(stopped) == count
+    semaphore.enqueue()
+    assert len(stopped) == 3, "each is stopped once"
+
+
+def test_an_offer_is_taken_at_once_if_one_waits() -> None:
     semaphore, stopped = FairSemaphore(1), list[str]()
+    holder = semaphore.enqueue(rank=1)
+    chat = semaphore.enqueue()
+    holder.offer(lambda: stopped.append("stopped"))
+    assert stopped == ["stopped"]
+    holder.leave()
+    assert chat.wait(0)
+
+
+def test_an_offer_can_be_taken_back() -> None:
+    semaphore, stopped = FairSemaphore(1), list[str]()
+    holder = Holder(semaphore, "holder", stopped)
+    holder.waiter.withdraw(holder.scope)
+    semaphore.enqueue()
+    assert stopped == []
+
+
+def test_who_takes_an_offer_back_too_late_waits_for_the_cancellation() -> None:
+    """It must not reach what the holder does next."""
+    semaphore, scope, events = FairSemaphore(1), CancelScope(), list[str]()
+    holder, is_taken = semaphore.enqueue(rank=1), threading.Event()
 
     def stop() -> None:
-        stopped.append("stopped")
-        semaphore.release()
+        is_taken.set()
+        time.sleep(0.05)
+        events.append("cancelled")
+        scope.cancel()
 
-    semaphore.acquire()
-    semaphore.offer(stop)
-    assert semaphore.enqueue(behind=True) and not stopped
-    assert semaphore.enqueue().wait(0) and stopped == ["stopped"]
-    semaphore.enqueue()
-    assert stopped == ["stopped"] and semaphore.withdraw(stop) is False
-
-
-def test_an_offer_is_taken_at_once_if_one_waits_and_can_be_taken_back() -> None:
-    semaphore, stopped = FairSemaphore(1), list[str]()
-    semaphore.acquire()
-    waiter = semaphore.enqueue()
-    semaphore.offer(lambda: stopped.append("first"))
-    assert stopped == ["first"]
-    waiter.leave()
-
-    def stop() -> None:
-        stopped.append("second")
-
-    semaphore.offer(stop)
-    assert semaphore.withdraw(stop) is True and semaphore.withdraw(stop) is False
-    semaphore.enqueue()
-    assert stopped == ["first"]
+    holder.offer(stop)
+    chat = threading.Thread(target=semaphore.enqueue, daemon=True)
+    chat.start()
+    assert is_taken.wait(20)
+    holder.withdraw(scope)
+    events.append("taken back")
+    chat.join(20)
+    assert events == ["cancelled", "taken back"]

@@ -53,7 +53,7 @@ class QueueLab:
         """Enter a call; ``stops`` gets its name when it has to make room, which ends it."""
         turn = Turn(
             self.queue,
-            Needs("E", 0, "host:1", places, "card" if model else "", model, patience),
+            Needs("E", None, "host:1", places, "card" if model else "", model, patience),
             rank,
             None,
             request,
@@ -248,7 +248,7 @@ def test_a_stopped_call_is_made_again_and_the_third_time_to_its_end(ending: Call
     scope = CancelScope()
 
     def turn() -> Turn:
-        return Turn(queue, Needs("E", 0, "host:1", 1), Rank.BEHIND, scope, RequestContext(answered_at=1.0), True)
+        return Turn(queue, Needs("E", None, "host:1", 1), Rank.BEHIND, scope, RequestContext(answered_at=1.0), True)
 
     call = Call(queue, MOST_RESTARTS, ending)
     assert turn().run(call) == "whole" and call.made == MOST_RESTARTS + 1
@@ -268,7 +268,7 @@ def test_a_stopped_call_is_made_again_and_the_third_time_to_its_end(ending: Call
 
 def test_the_cancellation_of_the_request_is_no_giving_way() -> None:
     queue, scope = CallQueue(), CancelScope()
-    one = Turn(queue, Needs("E", 0, "host:1", 1), Rank.BEHIND, scope, RequestContext(answered_at=1.0), True)
+    one = Turn(queue, Needs("E", None, "host:1", 1), Rank.BEHIND, scope, RequestContext(answered_at=1.0), True)
     made: list[CancelScope | None] = []
 
     def call(given: CancelScope | None) -> str:
@@ -357,8 +357,8 @@ def test_a_call_that_waits_goes_to_the_endpoint_that_stands_in(lab: QueueLab) ->
     """As soon as that one's model is loaded; the call is then made there."""
 
     def enter(name: str) -> Turn:
-        needs = Needs("Small", 0, "host:1", 0, "card", "B", 30)
-        turn = Turn(lab.queue, needs, Rank.ANSWER, None, stand_in=Needs("Big", 0, "host:1", 1, "card", "A", 30))
+        needs = Needs("Small", None, "host:1", 0, "card", "B", 30)
+        turn = Turn(lab.queue, needs, Rank.ANSWER, None, stand_in=Needs("Big", None, "host:1", 1, "card", "A", 30))
         lab.turns[name] = turn
         lab.queue.enter(turn)
         return turn
@@ -507,7 +507,7 @@ def test_nothing_is_lost_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
             rank = mine.choice([Rank.ANSWER, Rank.ANSWER, Rank.BEHIND, Rank.TASK])
             scope = CancelScope()
             request = RequestContext(answered_at=1.0 if rank is Rank.BEHIND else None)
-            needs = Needs("E", 0, server, places, "card" if model else "", model, 0.05)
+            needs = Needs("E", None, server, places, "card" if model else "", model, 0.05)
             turn = Turn(queue, needs, rank, scope, request, yields=rank is Rank.BEHIND)
             if mine.random() < 0.2:
                 threading.Timer(mine.random() * 0.02, scope.cancel).start()

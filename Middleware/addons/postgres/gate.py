@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from Middleware.common.fair_semaphore import OfferedSlots
+from Middleware.common.fair_semaphore import Slots, Waiter
 from Middleware.exceptions import StateUnavailableError
 from Middleware.utilities.daemon_threads import start_daemon
 
@@ -40,40 +40,26 @@ _TIDY = "VACUUM (SKIP_LOCKED, TRUNCATE false) wilmer.gate"
 _COUNT_WORKERS = "SELECT count(*) FROM wilmer.live_workers()"
 
 
-class SharedWaiter:
+class SharedWaiter(Waiter):
     """A request's or a call's ticket, or its place among this worker's while it has none."""
 
-    def __init__(self, gate: SharedGate, behind: bool) -> None:
-        self._gate = gate
-        self.behind = behind
-        self.granted = threading.Event()
+    def __init__(self, gate: SharedGate, rank: int) -> None:
+        super().__init__(gate, rank)
         # The ticket and the number of the worker for which it was taken.
         self.ticket: int | None = None
         self.worker = 0
         # A thread takes a ticket for it at this moment.
         self.is_entering = False
 
-    def wait(self, timeout: float | None = None) -> bool:
-        return self.granted.wait(timeout)
 
-    def leave(self) -> None:
-        self._gate.remove(self)
-
-
-class SharedGate(OfferedSlots):
-    """The slots of all workers. Thread-safe; it has the interface of ``FairSemaphore`` that the gate uses.
+class SharedGate(Slots):
+    """The slots of all workers. Thread-safe.
 
     Args:
         size: the number of slots, the same on all workers.
         number: returns the number of this worker.
-
-    Attributes:
-        on_look: called when waiters may have got slots, on a thread of the gate's own.
     """
 
-    on_look: Callable[[], object] | None = None
-
-    shared = True
     # A request that is certain of a slot need not look whether the request is a front-end's own. Here, no slot is
     # certain.
     free = False
@@ -81,11 +67,10 @@ class SharedGate(OfferedSlots):
     def __init__(self, database: Database, number: Callable[[], int], size: int) -> None:
         self._database = database
         self._number = number
-        self.size = size
         # In the order of arrival.
         self._waiters: dict[SharedWaiter, None] = {}
         self._changed = threading.Condition()
-        super().__init__(self._changed)
+        super().__init__(size, self._changed)
         # The worker has had tickets, which may be lost; after that no new ones are taken before this time.
         self._was_renewed, self._enter_from = False, 0.0
         self._renewing = threading.Lock()
@@ -111,17 +96,18 @@ class SharedGate(OfferedSlots):
             return sum(waiter.granted.is_set() for waiter in self._waiters)
 
     # -- coming and going ----------------------------------------------------------------------------------------------
-    def enqueue(self, behind: bool = False) -> SharedWaiter:
+    def enqueue(self, rank: int = 0) -> SharedWaiter:
         """Return a waiter at the end of the queue, with a slot immediately if one is free.
 
-        ``behind``: it takes a ticket only when a slot is free, so that every other waiter goes before it.
+        ``rank``: see ``Waiter``. One above 0 takes a ticket only when a slot is free, so that every other waiter of all
+        workers goes before it.
         """
-        waiter = SharedWaiter(self, behind)
+        waiter = SharedWaiter(self, rank)
         with self._changed:
             self._waiters[waiter] = None
-            # Those behind that came earlier go first.
-            has_turn = not behind or not any(
-                one.behind and not one.granted.is_set() for one in self._waiters if one is not waiter
+            # Those that came earlier and wait like this one go first.
+            has_turn = not rank or not any(
+                one.rank and not one.granted.is_set() for one in self._waiters if one is not waiter
             )
         if has_turn:
             self._enter(waiter)
@@ -130,16 +116,16 @@ class SharedGate(OfferedSlots):
         with self._changed:
             if not waiter.granted.is_set():
                 self._watch()
-                stop = None if behind else self._take_offer()
+                stop = None if rank else self._take_offer()
         # Without the lock, as the holder may release its slot at once.
         if stop is not None:
             stop()
         return waiter
 
-    def remove(self, waiter: SharedWaiter) -> None:
+    def remove(self, waiter: Waiter) -> None:
         """Give a ticket back, or a place without one."""
         with self._changed:
-            if waiter not in self._waiters:
+            if not isinstance(waiter, SharedWaiter) or waiter not in self._waiters:
                 return
             del self._waiters[waiter]
             ticket, worker = waiter.ticket, waiter.worker
@@ -156,7 +142,7 @@ class SharedGate(OfferedSlots):
             waiter.is_entering = True
         worker, ticket, before, is_wanted = self._number(), None, 0, False
         try:
-            [(ticket, before)] = self._database.write(_ENTER, [worker, self.size, not waiter.behind])
+            [(ticket, before)] = self._database.write(_ENTER, [worker, self.size, not waiter.rank])
         # Perhaps it was taken all the same.
         except StateUnavailableError:
             self._reenter_all()
@@ -210,8 +196,6 @@ class SharedGate(OfferedSlots):
                     return
             try:
                 self._look()
-                if self.on_look is not None:
-                    self.on_look()
             # The next look tries again, and in between the workers share.
             except StateUnavailableError:
                 self._share_if_down()
@@ -233,7 +217,7 @@ class SharedGate(OfferedSlots):
             waiting = {one.ticket: one for one in self._waiters if not one.granted.is_set() and one.ticket is not None}
             without = sorted(
                 (one for one in self._waiters if not one.granted.is_set() and one.ticket is None),
-                key=lambda one: one.behind,
+                key=lambda one: one.rank,
             )
         if clean:
             self._cleaned = now
@@ -255,8 +239,8 @@ class SharedGate(OfferedSlots):
             return
         for waiter in without:
             self._enter(waiter)
-            # Those behind go one after the other, as long as a slot is free.
-            if waiter.behind and not waiter.granted.is_set():
+            # Those that wait behind others go one after the other, as long as a slot is free.
+            if waiter.rank and not waiter.granted.is_set():
                 break
 
     def renew(self) -> None:
@@ -333,8 +317,8 @@ class SharedGate(OfferedSlots):
         with self._changed:
             running = sum(one.granted.is_set() for one in self._waiters)
             waiting = [one for one in self._waiters if not one.granted.is_set()]
-            for waiter in sorted(waiting, key=lambda one: one.behind)[: max(0, share - running)]:
+            for waiter in sorted(waiting, key=lambda one: one.rank)[: max(0, share - running)]:
                 waiter.granted.set()
 
     def _is_wanted(self) -> bool:
-        return any(not one.granted.is_set() and not one.behind for one in self._waiters)
+        return any(not one.granted.is_set() and not one.rank for one in self._waiters)

@@ -12,7 +12,6 @@ from Middleware.addons.postgres.koboldcpp import SharedCallCounter
 from Middleware.addons.postgres.listener import CANCEL, CANCEL_FOR, GATE
 from Middleware.addons.postgres.workflow_locks import SharedLockingService
 from Middleware.common.instance_global_variables import Gate
-from Middleware.llmapis.call_queue import CallQueue
 from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import CallCounter
 from Middleware.models.process import process
 from Middleware.services.cancellation_service import get_cancellation_service
@@ -54,7 +53,6 @@ def install(
     if concurrency > 0:
         gate = SharedGate(database, number, concurrency)
         process().one(Gate).semaphore = gate
-        gate.on_look = process().one(CallQueue).slots_changed
         session.on_number(gate.renew)
         database.on_return(gate.renew)
         listener.on(GATE, gate.notified)

@@ -12,7 +12,6 @@ import pytest
 from Middleware.addons.postgres import gate as module
 from Middleware.addons.postgres.database import Database
 from Middleware.addons.postgres.gate import SharedGate
-from Middleware.common.fair_semaphore import Slots
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.llmapis.call_queue import CallQueue, Needs, Rank, Turn
 from Middleware.models.cancel_scope import CancelScope
@@ -25,16 +24,12 @@ class Queue(CallQueue):
     def __init__(self, database: Database, number: int, size: int) -> None:
         super().__init__()
         self.gate = SharedGate(database, lambda: number, size)
-        self.gate.on_look = self.slots_changed
         # It is alive.
         self.session = database.connect()
         self.session.execute("SELECT pg_advisory_lock(1464421453, %s)", [number])
 
-    def _shared_gate(self) -> Slots | None:
-        return self.gate
-
     def turn(self, scope: CancelScope | None = None, rank: Rank = Rank.ANSWER) -> Turn:
-        return Turn(self, Needs("Main", self.gate.size, "http://server", 0), rank, scope)
+        return Turn(self, Needs("Main", self.gate, "http://server", 0), rank, scope)
 
 
 @pytest.fixture
@@ -145,18 +140,17 @@ def test_a_call_that_is_cancelled_gives_its_place_up(queues: Callable[[int], lis
     calls.end("c")
 
 
-def test_within_a_worker_answers_go_first(queues: Callable[[int], list[Queue]]) -> None:
-    """With the place that another call has taken before."""
-    one, _ = queues(1)
+def test_answers_of_all_workers_go_first(queues: Callable[[int], list[Queue]]) -> None:
+    one, two = queues(1)
     calls = Calls()
     calls.start("a", one.turn())
     assert calls.runs("a")
     calls.start("behind", one.turn(rank=Rank.BEHIND))
-    assert until(lambda: tickets(one) == 2, 60)
+    assert until(lambda: one.gate.waiting == 1, 60)
     calls.start("b", one.turn())
-    assert until(lambda: tickets(one) == 3, 60)
-    calls.end("a")
-    assert calls.runs("a", "b")
-    calls.end("b")
-    assert calls.runs("a", "b", "behind")
-    calls.end("behind")
+    assert until(lambda: tickets(one) == 2, 60)
+    calls.start("c", two.turn())
+    assert until(lambda: tickets(one) == 3, 60), "that of the call behind answers is taken when a slot is free"
+    for position, name in enumerate(("a", "b", "c", "behind")):
+        assert calls.runs(*("a", "b", "c", "behind")[: position + 1])
+        calls.end(name)

@@ -11,6 +11,7 @@ import pytest
 from Middleware.addons.postgres import gate as module
 from Middleware.addons.postgres.database import Database
 from Middleware.addons.postgres.gate import SharedGate, SharedWaiter
+from Middleware.models.cancel_scope import CancelScope
 from Tests.postgres_lab import eventually, open_database
 from Tests.workflows.engine_lab import until
 
@@ -153,7 +154,7 @@ def test_the_slots_of_a_killed_worker_serve_others(start: Callable[..., Worker],
 
 def test_front_ends_own_requests_wait_behind_all_others(start: Callable[..., Worker]) -> None:
     one, two = start(1).gate, start(1).gate
-    first, task, later_task = one.enqueue(), two.enqueue(behind=True), two.enqueue(behind=True)
+    first, task, later_task = one.enqueue(), two.enqueue(rank=1), two.enqueue(rank=1)
     chat = one.enqueue()
     first.leave()
     assert gets(chat) and not has(task)
@@ -164,28 +165,35 @@ def test_front_ends_own_requests_wait_behind_all_others(start: Callable[..., Wor
 
 
 def test_a_slot_that_is_free_goes_to_a_task_at_once(start: Callable[..., Worker]) -> None:
-    assert has(start(1).gate.enqueue(behind=True))
+    assert has(start(1).gate.enqueue(rank=1))
 
 
 def test_a_holder_gives_way_to_a_chat_of_its_worker(start: Callable[..., Worker]) -> None:
     gate = start(1).gate
-    task = gate.enqueue()
-    stopped: list[str] = []
-    gate.offer(lambda: stopped.append("first"))
-    gate.enqueue(behind=True)
+    task, stopped = gate.enqueue(rank=1), list[str]()
+    task.offer(lambda: stopped.append("first"))
+    gate.enqueue(rank=1)
     assert stopped == []
     chat = gate.enqueue()
     assert stopped == ["first"]
-
-    def second() -> None:
-        stopped.append("second")
-
-    gate.offer(second)
-    assert stopped == ["first", "second"] and not gate.withdraw(second)
+    task.offer(lambda: stopped.append("second"))
+    assert stopped == ["first", "second"], "at once, as the chat still waits"
     task.leave()
     assert gets(chat)
-    gate.offer(second)
-    assert gate.withdraw(second) and not gate.withdraw(second)
+    chat.offer(lambda: stopped.append("third"))
+    chat.withdraw(CancelScope())
+    gate.enqueue()
+    assert stopped == ["first", "second"]
+
+
+def test_who_has_waited_for_very_long_takes_a_ticket_like_a_chat(start: Callable[..., Worker]) -> None:
+    one, two = start(1).gate, start(1).gate
+    first, task = one.enqueue(), two.enqueue(rank=1)
+    task.rank = 0
+    assert until(lambda: task.ticket is not None, 60)
+    chat = one.enqueue()
+    first.leave()
+    assert gets(task) and not has(chat)
 
 
 # -- a database that fails ---------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 from Middleware.api.app import build_wsgi_application, create_app
 from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
 from Middleware.api.running.running_requests import running_requests
+from Middleware.common.fair_semaphore import FairSemaphore
 from Middleware.services.cancellation_service import cancellation_service
 from Tests.api.api_lab import CHAT, ApiLab, settled
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_stream_reply
@@ -205,7 +206,7 @@ def test_one_client_leaving_spares_the_others(lab: ApiLab, server: Server) -> No
 
 
 def test_gate_is_free_again_when_its_holder_leaves(lab: ApiLab) -> None:
-    semaphore = threading.BoundedSemaphore(1)
+    semaphore = FairSemaphore(1)
     server = Server(ConcurrencyLimitMiddleware(create_app(), semaphore, 5))
     try:
         lab.default([llm("")])
