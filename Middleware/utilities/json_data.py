@@ -1,7 +1,8 @@
-"""Read-only JSON data, shared by every request.
+"""JSON data: read-only containers, and the strings in it.
 
-The containers are real dicts and lists (``isinstance``, ``json.dumps`` and Jinja see no difference), but changing one
-raises. Every copy (``copy.copy``, ``copy.deepcopy``, ``dict(x)``, ``x.copy()``) is an ordinary, changeable one.
+Read-only data is shared by every request. Its containers are real dicts and lists (``isinstance``, ``json.dumps`` and
+Jinja see no difference), but changing one raises. Every copy (``copy.copy``, ``copy.deepcopy``, ``dict(x)``,
+``x.copy()``) is an ordinary, changeable one.
 """
 
 from __future__ import annotations
@@ -68,13 +69,18 @@ def type_name(value: object) -> str:
     return next((kind.__name__ for kind in (list, dict) if isinstance(value, kind)), type(value).__name__)
 
 
-def strings_in(value: object, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield all strings in JSON data with their JSON paths, such as ``strings[2]`` or ``arguments.query``."""
-    if isinstance(value, str):
-        yield path, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from strings_in(item, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from strings_in(item, f"{path}[{index}]")
+def strings_in(value: object) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield all strings in JSON data in their order, but not the names in objects.
+
+    Each comes with the keys and indexes that lead to it, of which ``child`` makes a JSON path.
+    """
+    # A list of our own and no recursion: what clients send may be nested deeply.
+    waiting: list[tuple[tuple[str | int, ...], object]] = [((), value)]
+    while waiting:
+        keys, item = waiting.pop()
+        if isinstance(item, str):
+            yield keys, item
+        elif isinstance(item, Mapping):
+            waiting.extend(((*keys, key), entry) for key, entry in reversed([*item.items()]))
+        elif isinstance(item, (list, tuple)):
+            waiting.extend(((*keys, index), entry) for index, entry in reversed([*enumerate(item)]))

@@ -21,7 +21,6 @@ from Middleware.addons.check.nodes import (
     child_names,
     child_workflows,
     node_label,
-    texts_in,
     views_of,
 )
 from Middleware.addons.check.texts import parsed_template, variables_in
@@ -30,7 +29,7 @@ from Middleware.utilities.config.check import quoted
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.config.workflows import LoadedWorkflow
-from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
+from Middleware.utilities.json_data import strings_in
 from Middleware.utilities.text_utils import counted
 from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.processors.workflows_processor import find_responder
@@ -184,7 +183,7 @@ class Flow:
         if node_type in PASSING_ON:
             content = self.text(node.get("content"), jinja, index, depth) if node_type == "StaticResponse" else UNKNOWN
             return replace(content, source=content.source if content.is_open else source).of(
-                self.text(text, jinja, index, depth) for _, text, _ in texts_in(node, "", frozenset())
+                self.text(text, jinja, index, depth) for _, text in strings_in(node)
             )
         view = NodeView(self.loaded, index, node, node_type, handler.TABLES[node_type])
         writer = (self.loaded.display, label)
@@ -339,9 +338,10 @@ def _used_inputs(loaded: LoadedWorkflow) -> Iterator[tuple[NodeView, str, int]]:
     for index, node in enumerate(loaded.nodes):
         view = NodeView(loaded, index, node, "Standard", {})
         jinja = NODE.flag(node, "jinja2")
-        for path, text, _ in texts_in(node, view.path, SECRET_KEYS):
+        for keys, text in strings_in(node):
             # A child fills in such a text with its own inputs.
-            if "{" in text and not path.rpartition(".")[2].lower().endswith("promptoverride"):
+            if "{" in text and not str(keys[-1]).lower().endswith("promptoverride"):
+                path = child(view.path, *keys)
                 names = _needed_by_template(text) if jinja else _needed_by_text(text, loaded.variables)
                 yield from ((view, path, int(found[1])) for name in names if (found := _INPUT.fullmatch(name)))
 

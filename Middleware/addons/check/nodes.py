@@ -115,22 +115,6 @@ def nearest_type(written: object) -> str:
     return nearest(written, node_types(), 0.6) if isinstance(written, str) else ""
 
 
-def texts_in(value: object, path: str, secret_keys: frozenset[str]) -> Iterator[tuple[str, str, bool]]:
-    """Yield (path, text, whether a secret-like key leads to it) for every string in JSON data, without recursion."""
-    waiting = [(path, value, False)]
-    while waiting:
-        where, item, secret = waiting.pop()
-        if isinstance(item, str):
-            yield where, item, secret
-        elif isinstance(item, Mapping):
-            waiting.extend(
-                (child(where, str(key)), entry, secret or str(key).lower() in secret_keys)
-                for key, entry in reversed([*item.items()])
-            )
-        elif isinstance(item, (list, tuple)):
-            waiting.extend((child(where, index), entry, secret) for index, entry in reversed([*enumerate(item)]))
-
-
 # -- names -------------------------------------------------------------------------------------------------------------
 
 # The keys of each type whose paths must be in the directories that the user allows.

@@ -14,7 +14,7 @@ from typing import Any
 from Middleware.addons.check.findings import Finding, workflow_name
 from Middleware.addons.check.flow import CATEGORY_VARIABLES, UNKNOWN, Flow, Value
 from Middleware.addons.check.lookups import Lookups
-from Middleware.addons.check.nodes import NodeView, child_workflows, texts_in, views_of
+from Middleware.addons.check.nodes import NodeView, child_workflows, views_of
 from Middleware.llmapis.call_turns import group_of, model_of, server_of
 from Middleware.services.prompt_categorization_service import UNKNOWN as NO_CATEGORY
 from Middleware.utilities.config.check import quoted
@@ -23,6 +23,7 @@ from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.workflows import LoadedWorkflow
+from Middleware.utilities.json_data import strings_in
 from Middleware.utilities.prompt_extraction_utils import block_size
 from Middleware.utilities.templates.substitution import Field, SubstitutionError, parse
 from Middleware.workflows.handlers.registry import node_types
@@ -342,11 +343,11 @@ def check_category_prompt(loaded: LoadedWorkflow, routing: Mapping[str, object],
 
 def _all_texts(loaded: LoadedWorkflow, lookups: Lookups) -> list[str] | None:
     """Return all texts of a workflow and of those that it runs; None if one of its nodes may bring others."""
-    texts = [text for _, text, _ in texts_in(dict(lookups.user_variables()), "", frozenset())]
+    texts = [text for _, text in strings_in(lookups.user_variables())]
     waiting, known = [loaded], {loaded.display}
     while waiting:
         one = waiting.pop()
-        texts += [text for _, text, _ in texts_in([dict(one.variables), *one.nodes], "", frozenset())]
+        texts += [text for _, text in strings_in([one.variables, *one.nodes])]
         for index, node in enumerate(one.nodes):
             children = _brought_by(one, index, node, lookups)
             if children is None:

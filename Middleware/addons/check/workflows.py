@@ -28,7 +28,6 @@ from Middleware.addons.check.nodes import (
     child_workflows,
     keys_of,
     nearest_type,
-    texts_in,
     views_of,
 )
 from Middleware.addons.check.prompts import check_block_size, check_relative_times
@@ -50,6 +49,7 @@ from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.node import FLOAT_FIELDS, NODE, NUMERIC_FIELDS, is_responder
 from Middleware.utilities.config.users import DEFAULT_WORKFLOW
 from Middleware.utilities.config.workflows import LoadedWorkflow
+from Middleware.utilities.json_data import strings_in
 from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
 from Middleware.utilities.templates.substitution import has_braces
 from Middleware.utilities.text_utils import nearest
@@ -151,7 +151,7 @@ class _Check:
 
     def _is_used(self, name: str) -> bool:
         pattern = re.compile(r"\{" + re.escape(name) + r"[}\[.!:]")
-        return any(pattern.search(text) for node in self.loaded.nodes for _, text, _ in texts_in(node, "", SECRET_KEYS))
+        return any(pattern.search(text) for node in self.loaded.nodes for _, text in strings_in(node))
 
     def _at(self, severity: Severity, path: str, message: str, suggestion: str = "") -> Finding:
         return Finding(severity, self.loaded.display, path, None, message, "", suggestion)
@@ -194,14 +194,13 @@ class _Check:
         for key, value in view.values():
             if key.name in NAMES_OF_NODES or key.kind == "bool" or not isinstance(value, (str, list, dict)):
                 continue
-            secret_key = key.name.lower() in SECRET_KEYS
-            for path, text, secret in texts_in(value, child(view.path, key.name), SECRET_KEYS):
+            for keys, text in strings_in(value):
                 if not has_braces(text):
                     continue
                 rules = TextRules(
                     names,
                     self._partly,
-                    show=not (secret or secret_key),
+                    show=SECRET_KEYS.isdisjoint(str(name).lower() for name in (key.name, *keys)),
                     children=self._variables_of_children(view) if key.name in HANDED_DOWN else None,
                 )
                 for problem in _check_by_declaration(key, text, jinja, rules):
@@ -211,7 +210,7 @@ class _Check:
                         problem.message,
                         expected=problem.expected,
                         suggestion=problem.suggestion,
-                        path=path,
+                        path=child(view.path, key.name, *keys),
                     )
                     yield replace(found, offset=problem.offset)
 
@@ -378,7 +377,7 @@ def check_child_answers(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
 def _is_used(view: NodeView) -> bool:
     name = f"agent{view.index + 1}Output"
     everything = [view.loaded.variables, *view.loaded.nodes[view.index + 1 :]]
-    return any(re.search(rf"\b{name}\b", text) for one in everything for _, text, _ in texts_in(one, "", SECRET_KEYS))
+    return any(re.search(rf"\b{name}\b", text) for one in everything for _, text in strings_in(one))
 
 
 # -- workflows that are chosen by a value ------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from Middleware.addons.check.files import KINDS, check_source
 from Middleware.addons.check.findings import Finding
 from Middleware.addons.check.lookups import ConfigFile, Lookups
 from Middleware.addons.check.memory import COMPACTOR_KEY, MEMORY_KEY
-from Middleware.addons.check.nodes import NodeView, child_folder, child_names, texts_in, views_of
+from Middleware.addons.check.nodes import NodeView, child_folder, child_names, views_of
 from Middleware.addons.check.texts import variables_in
 from Middleware.addons.check.tree import read_tree, settings_like
 from Middleware.addons.check.tree_check import FileOnlyLookups
@@ -30,6 +30,7 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.node import NODE, is_responder
 from Middleware.utilities.config.users import DEFAULT_WORKFLOW
 from Middleware.utilities.config.workflows import LoadedWorkflow, workflow_at
+from Middleware.utilities.json_data import strings_in
 
 FOLDER = "Workflows/"
 USER_KEYS = ("customWorkflow", "categorizationWorkflow", "backgroundTaskWorkflow", *MEMORY_KEYS)
@@ -370,7 +371,7 @@ def _children(view: NodeView, lookups: Lookups) -> Iterator[Child]:
 def _uses(view: NodeView) -> list[int]:
     """Return the numbers of the nodes whose outputs a node contains, also through variables of the file."""
     jinja, variables = NODE.flag(view.node, "jinja2"), view.loaded.variables
-    names = {name for _, text, _ in texts_in(view.node, "", frozenset()) for name in variables_in(text, jinja)}
+    names = {name for _, text in strings_in(view.node) for name in variables_in(text, jinja)}
     through = {
         inner for name in names if isinstance(text := variables.get(name), str) for inner in variables_in(text, False)
     }

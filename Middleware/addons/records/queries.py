@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from Middleware.addons.records.model import RUN_KINDS, RUN_STATUSES, RunDocument, RunFacts
 from Middleware.exceptions import ClientError
+from Middleware.utilities.json_data import strings_in
 from Middleware.utilities.text_utils import did_you_mean
 
 DEFAULT_LIMIT, MOST_RUNS = 50, 200
@@ -89,29 +90,19 @@ class RunQuery:
         wanted = self.q.casefold()
         return any(text is not None and wanted in text.casefold() for text in texts)
 
+    def found_in_json(self, value: object) -> bool:
+        """Return whether a string in a value of JSON contains what is searched for."""
+        return self.found_in(text for _, text in strings_in(value))
+
     def found_in_spans(self, document: RunDocument) -> bool:
         """Return whether one of the texts of a run's spans contains what is searched for."""
-        return any(self.found_in(strings_in(text)) for span in document.spans for text in span.texts.values())
+        return any(self.found_in_json(text) for span in document.spans for text in span.texts.values())
 
 
 def searched_of(facts: RunFacts, shows_texts: bool) -> list[str | None]:
     """Return what a search in facts and short texts looks at."""
     known = [facts["id"], facts["route"], facts["route.reason"], facts["workflow"], facts["discussion"]]
     return [*known, facts["question"], facts["answer"], facts["error"]] if shows_texts else known
-
-
-def strings_in(value: object) -> Iterator[str]:
-    """Yield all strings in a value of JSON, but not the names in objects."""
-    # A list of our own and no recursion: what clients send may be nested deeply.
-    left = [value]
-    while left:
-        one = left.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, Mapping):
-            left.extend(one.values())
-        elif isinstance(one, (list, tuple)):
-            left.extend(one)
 
 
 def key_of(facts: RunFacts) -> Key:

@@ -277,15 +277,16 @@ def _is_in_word(character: str) -> bool:
     return character.isalnum() or character in "_.+-"
 
 
-def child(path: str, key: str | int) -> str:
-    """Return the JSON path of an entry of the value at ``path``."""
-    if isinstance(key, int):
-        return f"{path}[{key}]"
-    key = key if len(key) <= MAX_KEY_LENGTH else key[: MAX_KEY_LENGTH - 3] + "..."
-    if not key.isidentifier():
-        # ``dumps`` escapes everything but ASCII, so that the path is printable.
-        return f"{path}[{json.dumps(key)}]"
-    return f"{path}.{key}" if path else key
+def child(path: str, *keys: str | int) -> str:
+    """Return the JSON path of what the keys and indexes lead to, from the value at ``path``."""
+    for key in keys:
+        if isinstance(key, int):
+            path += f"[{key}]"
+        else:
+            name = key if len(key) <= MAX_KEY_LENGTH else key[: MAX_KEY_LENGTH - 3] + "..."
+            # ``dumps`` escapes everything but ASCII, so that the path is printable.
+            path += f".{name}" if name.isidentifier() else f"[{json.dumps(name)}]"
+    return path.removeprefix(".")
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import Any
 
 from Middleware.exceptions import WilmerError
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.json_data import strings_in
 from Middleware.utilities.templates.jinja_limits import RenderLimitError
@@ -164,5 +165,5 @@ def _hint(name: str, values: Values | None) -> str:
 
 def _warn(problem: Exception, text: str, values: Values, outcome: str = "left as written") -> None:
     config = values.context.config
-    field = next((path for path, found in strings_in(config) if found == text), "a text")
+    field = next((child("", *keys) for keys, found in strings_in(config) if found == text), "a text")
     logger.warning("Node '%s': '%s' was %s: %s", values.context.node_name, field, outcome, _describe(problem, values))

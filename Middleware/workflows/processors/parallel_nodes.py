@@ -129,7 +129,7 @@ def _outputs_in(value: object) -> set[int]:
 
 def _texts(value: object) -> Iterable[str]:
     # A title that mentions an output does not use it.
-    return (text for path, text in strings_in(value) if path not in ("title", "agentName"))
+    return (text for keys, text in strings_in(value) if keys not in (("title",), ("agentName",)))
 
 
 def _demanded(node: Node, nodes: Sequence[Node]) -> set[int]:

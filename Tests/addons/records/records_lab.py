@@ -7,8 +7,8 @@ import time
 from dataclasses import replace
 
 from Middleware.addons.records.model import RunDocument, Span
-from Middleware.addons.records.queries import strings_in
 from Middleware.addons.records.store.packing import UNSAID
+from Middleware.utilities.json_data import strings_in
 
 _numbers = itertools.count(1)
 
@@ -79,7 +79,7 @@ def spans(messages=None, answer="Late."):
 def run(key=None, messages=None, answer="Late.", **given):
     """Return a finished run as the store gets it."""
     made = spans(messages, answer)
-    size = sum(len(text) for span in made for value in span.texts.values() for text in strings_in(value))
+    size = sum(len(text) for span in made for value in span.texts.values() for _, text in strings_in(value))
     return RunDocument(facts(answer=answer, **given), made, encryption_key=key, size=size, normalised=True)
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 from Middleware.addons.records.model import Mark, RunDocument, RunFacts, StoredRun
-from Middleware.addons.records.queries import RunQuery, key_of, searched_of, strings_in
+from Middleware.addons.records.queries import RunQuery, key_of, searched_of
 from Middleware.addons.records.store import files
 from Middleware.addons.records.store.files import PINNED, UNPINNED
 from Middleware.addons.records.store.packing import document_of, from_json, json_of, text_ids, to_json
@@ -364,8 +364,7 @@ class _Search:
             )
             return self._query.found_in_spans(document)
         stored = cast("dict[str, list[list[object]]]", from_json(body))
-        short = (strings_in(row[8]) for row in stored["spans"])
-        return any(self._query.found_in(texts) for texts in short) or any(
+        return any(self._query.found_in_json(row[8]) for row in stored["spans"]) or any(
             self._has(number, database) for number in text_ids(stored)
         )
 
