@@ -7,7 +7,6 @@ Sources of the formats: the OpenAI API reference (chat completions, completions,
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import time
 import uuid
@@ -21,6 +20,7 @@ from Middleware.common.constants import OLLAMA_VERSION
 from Middleware.models.messages import ToolCall, Usage
 from Middleware.utilities import config_utils
 from Middleware.utilities.answers.tool_calls import arguments_object
+from Middleware.utilities.json_data import compact_json
 from Middleware.utilities.text_utils import encode_text
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ ERROR_CODES: Mapping[int, str] = {401: "invalid_api_key", 429: "rate_limit_excee
 
 def to_json(value: object) -> bytes:
     """Return compact JSON in UTF-8, without escaping non-ASCII characters; lone surrogates become U+FFFD."""
-    return encode_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    return encode_text(compact_json(value))
 
 
 def current_model_name() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import logging
 import re
 import threading
@@ -21,6 +20,7 @@ from Middleware.models.responses import Item, ResponseObject
 from Middleware.services.memory.discussion_keys import ENCRYPT_KEY
 from Middleware.utilities.config.users import choice_in, flag_in, settings_for
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, FernetCipher, derive_encryption_key, hash_api_key
+from Middleware.utilities.json_data import from_stored_json, to_stored_json
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class _Entry:
                 data = _cipher(caller, self.owner[0]).decrypt(data)
             except DataKeyError:
                 return None
-        return _from_json(data)
+        return from_stored_json(data)
 
     def all_items(self, caller: Caller) -> list[Item] | None:
         """Return the items of input and output; None as ``read``."""
@@ -303,7 +303,7 @@ class ResponseStore:
     def _entry(self, running: RunningResponse, response: ResponseObject) -> _Entry | None:
         owner = running.user, running.caller.key_hash
         try:
-            data, items = _to_json(response), _to_json(running.items)
+            data, items = to_stored_json(response), to_stored_json(running.items)
         # What a client nests as deeply as its request allows is one level deeper here.
         except RecursionError:
             logger.warning("Response %s is nested too deeply to be kept.", running.id)
@@ -499,12 +499,3 @@ def _output(response: ResponseObject) -> Sequence[Item]:
 
 def _cipher(caller: Caller, user: str) -> Cipher:
     return FernetCipher(derive_encryption_key(caller.api_key or "", user))
-
-
-def _to_json(value: object) -> bytes:
-    # Lone surrogates, which JSON allows, survive.
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-
-
-def _from_json(data: bytes) -> object:
-    return json.loads(data.decode("utf-8", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""JSON data: read-only containers, and the strings in it.
+"""JSON data: read-only containers, the strings in it, and the text and bytes that it becomes.
 
 Read-only data is shared by every request. Its containers are real dicts and lists (``isinstance``, ``json.dumps`` and
 Jinja see no difference), but changing one raises. Every copy (``copy.copy``, ``copy.deepcopy``, ``dict(x)``,
@@ -7,6 +7,7 @@ Jinja see no difference), but changing one raises. Every copy (``copy.copy``, ``
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import NoReturn, overload
 
@@ -62,6 +63,21 @@ def private_copy(value: object) -> object:
     if isinstance(value, list):
         return [private_copy(item) for item in value]
     return value
+
+
+# An encoder for all: to make one takes as long as to use it.
+compact_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""Returns JSON without white space, and without escapes for characters that are not ASCII."""
+
+
+def to_stored_json(value: object) -> bytes:
+    """Return JSON for ``from_stored_json``. Lone surrogates, which JSON allows, survive."""
+    return compact_json(value).encode("utf-8", "surrogatepass")
+
+
+def from_stored_json(data: bytes) -> object:
+    """Return the value of stored JSON."""
+    return json.loads(data.decode("utf-8", "surrogatepass"))
 
 
 def type_name(value: object) -> str:

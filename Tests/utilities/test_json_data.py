@@ -1,11 +1,11 @@
-"""The strings in JSON data."""
+"""The strings in JSON data, and the bytes that are stored of it."""
 
 from __future__ import annotations
 
 import pytest
 
 from Middleware.utilities.config.json_source import child
-from Middleware.utilities.json_data import freeze, strings_in
+from Middleware.utilities.json_data import freeze, from_stored_json, strings_in, to_stored_json
 
 DATA = {"b": ["one", {"my key": "two"}, ["three"], 4, None], "a": "five", "empty": {}}
 
@@ -31,3 +31,12 @@ def test_deep_nesting() -> None:
     for _ in range(5000):
         deep = [deep]
     assert [text for _, text in strings_in(deep)] == ["bottom"]
+
+
+@pytest.mark.parametrize("value", [{"ü": ["😀", 1.5, None]}, "\ud83d alone", []])
+def test_stored_json_is_read_again(value: object) -> None:
+    assert from_stored_json(to_stored_json(value)) == value
+
+
+def test_stored_json_is_compact() -> None:
+    assert to_stored_json({"ü": [1, "a"]}) == '{"ü":[1,"a"]}'.encode()

@@ -24,7 +24,6 @@ from Middleware.addons.records.store.packing import (
     Numbers,
     kept_ids,
     texts_by_span,
-    to_json,
     tree,
     unzipped,
     with_numbers,
@@ -33,6 +32,7 @@ from Middleware.addons.records.store.packing import (
 from Middleware.utilities import sqlite
 from Middleware.utilities.encryption_utils import cipher_for
 from Middleware.utilities.files.file_access import process_lock
+from Middleware.utilities.json_data import to_stored_json
 
 INDEX_FILE = "index.db"
 VERSION = 1
@@ -265,7 +265,7 @@ class SegmentWriter:
         if not config:
             return None
         if self._config is None or self._config[0] is not config:
-            data = to_json(config)
+            data = to_stored_json(config)
             self._config = config, self((bytes, data), lambda: data)
         return self._config[1]
 

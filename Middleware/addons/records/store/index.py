@@ -18,11 +18,12 @@ from Middleware.addons.records.model import Mark, RunDocument, RunFacts, StoredR
 from Middleware.addons.records.queries import RunQuery, key_of, searched_of
 from Middleware.addons.records.store import files
 from Middleware.addons.records.store.files import PINNED, UNPINNED
-from Middleware.addons.records.store.packing import document_of, from_json, json_of, text_ids, to_json
+from Middleware.addons.records.store.packing import document_of, text_ids
 from Middleware.addons.records.viewers import Viewer
 from Middleware.exceptions import DataKeyError
 from Middleware.services.memory.discussion_keys import data_key
 from Middleware.utilities.encryption_utils import cipher_for
+from Middleware.utilities.json_data import compact_json, from_stored_json, to_stored_json
 from Middleware.utilities.once import Once
 from Middleware.utilities.text_utils import without_surrogates
 
@@ -52,7 +53,7 @@ class _Column:
 COLUMNS = (
     _Column("id", "id"),
     _Column("kind", "kind"),
-    _Column("origin", "origin", json_of, json.loads),
+    _Column("origin", "origin", compact_json, json.loads),
     _Column("status", "status"),
     _Column("error_type", "error.type"),
     _Column("user", "user"),
@@ -73,7 +74,7 @@ COLUMNS = (
     _Column("ended", "ended"),
     _Column("nodes", "nodes"),
     _Column("calls", "calls"),
-    _Column("endpoints", "endpoints", json_of, json.loads),
+    _Column("endpoints", "endpoints", compact_json, json.loads),
     _Column("tokens_in", "usage.input_tokens"),
     _Column("tokens_out", "usage.output_tokens"),
     _Column("tokens_cached", "usage.cache_read.input_tokens"),
@@ -363,7 +364,7 @@ class _Search:
                 run.facts, body, partial(files.load_text, database), partial(_unsealed, run.facts, self._viewer)
             )
             return self._query.found_in_spans(document)
-        stored = cast("dict[str, list[list[object]]]", from_json(body))
+        stored = cast("dict[str, list[list[object]]]", from_stored_json(body))
         return any(self._query.found_in_json(row[8]) for row in stored["spans"]) or any(
             self._has(number, database) for number in text_ids(stored)
         )
@@ -389,14 +390,14 @@ class _Search:
 def sealed(facts: RunFacts, key: bytes) -> str:
     """Return question, answer and error of a private run, encrypted."""
     texts = [facts["question"], facts["answer"], facts["error"]]
-    return cipher_for(key).encrypt(zlib.compress(to_json(texts))).decode("ascii")
+    return cipher_for(key).encrypt(zlib.compress(to_stored_json(texts))).decode("ascii")
 
 
 def opened(token: str, user: str | None, viewer: Viewer) -> Sequence[str | None]:
     """Return question, answer and error; None for each if the viewer's key is another."""
     data = _decrypted(token.encode("ascii", "replace"), user, viewer)
     try:
-        return NO_TEXTS if data is None else cast("list[str | None]", from_json(zlib.decompress(data)))
+        return NO_TEXTS if data is None else cast("list[str | None]", from_stored_json(zlib.decompress(data)))
     except (zlib.error, ValueError):
         return NO_TEXTS
 

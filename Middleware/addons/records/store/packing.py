@@ -8,7 +8,6 @@ each other are ``[first, last]``.
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, cast
@@ -16,6 +15,7 @@ from typing import Any, Protocol, TypeAlias, cast
 from Middleware.addons.records.completion import TIMES, USAGE
 from Middleware.addons.records.model import Attribute, ConfigVersion, RunDocument, RunFacts, Span, SpanKind
 from Middleware.addons.records.repeated_lists import LEAST_MESSAGES, CommonRange, KnownList, KnownLists
+from Middleware.utilities.json_data import from_stored_json, to_stored_json
 
 VERSION = 1
 _REQUEST = dict.fromkeys(
@@ -47,19 +47,6 @@ Reference: TypeAlias = "int | dict[str, object]"
 Numbers: TypeAlias = "list[int | list[int]]"
 """Numbers in a list of a tree. Those that follow each other are a list of the first and the last."""
 Load: TypeAlias = Callable[[int], bytes]
-
-
-# One for all: to make it takes as long as to use it.
-json_of = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
-def to_json(value: object) -> bytes:
-    # Lone surrogates, which JSON allows, survive.
-    return json_of(value).encode("utf-8", "surrogatepass")
-
-
-def from_json(data: bytes) -> object:
-    return json.loads(data.decode("utf-8", "surrogatepass"))
 
 
 def zipped(data: bytes, above: int = ZIP_ABOVE, level: int = QUICK) -> tuple[int, bytes]:
@@ -162,7 +149,7 @@ def _each(numbers: Numbers) -> Iterator[int]:
 
 
 def _packed_json(value: object, store: TextStore) -> Reference:
-    data = to_json(value)
+    data = to_stored_json(value)
     return {"v": value} if len(data) <= SHORT else {"j": store((bytes, data), lambda: data)}
 
 
@@ -170,8 +157,8 @@ def _packed_item(item: Mapping[str, object], store: TextStore) -> int:
     """Store an object of a list. Most are messages of a long conversation, whose JSON need not be made again."""
     role, content = item.get("role"), item.get("content")
     if len(item) == 2 and isinstance(role, str) and isinstance(content, str) and next(iter(item)) == "role":
-        return store((role, content), lambda: to_json(item))
-    data = to_json(item)
+        return store((role, content), lambda: to_stored_json(item))
+    data = to_stored_json(item)
     return store((bytes, data), lambda: data)
 
 
@@ -205,7 +192,7 @@ def tree(document: RunDocument, store: TextStore | None, sealed: int | None = No
         body["left_out"] = [document.spans_left_out, document.text_bytes_left_out]
     if sealed is not None:
         body["sealed"] = sealed
-    return to_json(body)
+    return to_stored_json(body)
 
 
 def _said(kind: SpanKind, attributes: dict[str, Attribute]) -> dict[str, Attribute]:
@@ -218,7 +205,7 @@ def _said(kind: SpanKind, attributes: dict[str, Attribute]) -> dict[str, Attribu
 
 def texts_by_span(document: RunDocument) -> bytes:
     """Return all texts of a run as one JSON object."""
-    return to_json({str(span.id): span.texts for span in document.spans if span.texts})
+    return to_stored_json({str(span.id): span.texts for span in document.spans if span.texts})
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -231,9 +218,11 @@ def document_of(
 
     ``unseal`` returns None for what its reader cannot decrypt. Raises ValueError.
     """
-    stored = cast("dict[str, Any]", from_json(body))
+    stored = cast("dict[str, Any]", from_stored_json(body))
     sealed = unseal(load(stored["sealed"])) if "sealed" in stored and with_texts else None
-    texts = cast("dict[str, dict[str, object]]", from_json(unzipped(ZIPPED, sealed))) if sealed is not None else {}
+    texts = (
+        cast("dict[str, dict[str, object]]", from_stored_json(unzipped(ZIPPED, sealed))) if sealed is not None else {}
+    )
     spans = [Span(*row[:8]) for row in stored["spans"]]
     for span, row in zip(spans, stored["spans"], strict=True):
         span.attributes = {**UNSAID.get(span.kind, {}), **span.attributes}
@@ -241,7 +230,7 @@ def document_of(
             span.texts = {name: unpacked(reference, load) for name, reference in row[8].items()}
             span.texts |= texts.get(str(span.id), {})
     left_out: Sequence[int] = stored.get("left_out", (0, 0))
-    config = cast("list[ConfigVersion]", from_json(load(stored["config"])) if "config" in stored else [])
+    config = cast("list[ConfigVersion]", from_stored_json(load(stored["config"])) if "config" in stored else [])
     return RunDocument(
         cast(RunFacts, {**facts, "config": config}),
         spans,
@@ -258,16 +247,16 @@ def unpacked(reference: Reference, load: Load) -> object:
     if "v" in reference:
         return reference["v"]
     if "j" in reference:
-        return from_json(load(cast(int, reference["j"])))
+        return from_stored_json(load(cast(int, reference["j"])))
     value = cast("dict[str, object]", unpacked(cast(Reference, reference["r"]), load))
     for name, numbers in cast("dict[str, Numbers]", reference["l"]).items():
-        value[name] = [from_json(load(number)) for number in _each(numbers)]
+        value[name] = [from_stored_json(load(number)) for number in _each(numbers)]
     return value
 
 
 def kept_ids(body: bytes) -> set[int]:
     """Return the numbers of all texts that a tree refers to, and of what is stored like one."""
-    stored = cast("dict[str, Any]", from_json(body))
+    stored = cast("dict[str, Any]", from_stored_json(body))
     return text_ids(stored) | {stored[name] for name in ("sealed", "config") if name in stored}
 
 
@@ -293,13 +282,13 @@ def _ids(reference: Reference) -> set[int]:
 
 def with_numbers(body: bytes, numbers: Mapping[int, int]) -> bytes:
     """Return a tree that refers to the same texts by the numbers that they have in another file."""
-    stored = cast("dict[str, Any]", from_json(body))
+    stored = cast("dict[str, Any]", from_stored_json(body))
     for name in ("sealed", "config"):
         if name in stored:
             stored[name] = numbers[stored[name]]
     for row in stored["spans"]:
         row[8] = {name: _renumbered(reference, numbers) for name, reference in row[8].items()}
-    return to_json(stored)
+    return to_stored_json(stored)
 
 
 def _renumbered(reference: Reference, numbers: Mapping[int, int]) -> Reference:
