@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TextIO
 
 from Middleware.cli.prerequisites import OLDEST
+from Middleware.cli.signals import INTERRUPTED
 from Middleware.cli.standard_streams import prepare_streams
 
 NEWEST = (3, 15)
@@ -30,7 +31,6 @@ NEWEST = (3, 15)
 SYSTEMS = ("linux-x86_64", "linux-aarch64", "win-amd64")
 """What ``sysconfig.get_platform()`` says of the systems that they serve, apart from macOS."""
 OLDEST_GLIBC = (2, 28)
-INTERRUPTED = 130
 # A longer line would wrap, and could not be rewritten.
 WIDTH = 70
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[[^]]*\])?\s*[=<>~!@]")

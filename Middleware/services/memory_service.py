@@ -14,7 +14,7 @@ from Middleware.services.memory.memory_search import VectorSearch, search_memori
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import stored_discussion
-from Middleware.utilities.search_utils import CHUNK_BREAK
+from Middleware.utilities.search_utils import BLOCK_TOKENS, CHUNK_BREAK
 from Middleware.utilities.text_utils import clear_out_user_assistant_from_chunks, get_message_chunks, restore_braces
 
 SUMMARY_SEPARATOR = "\n------------\n"
@@ -25,7 +25,6 @@ NO_SUMMARY = "There is not yet a summary file"
 NO_STATE_DOCUMENT = "No state document has been created yet"
 NO_SEARCH_WITHOUT_ID = "Cannot search vector memories without a discussionId."
 RECENT_MEMORIES = 3
-BLOCK_TOKENS = 400
 
 
 class MemoryService:

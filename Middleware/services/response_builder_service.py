@@ -73,6 +73,11 @@ def timestamp() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+def nanoseconds(seconds: float) -> int:
+    """Return a time as Ollama's answers have it."""
+    return int(seconds * 1_000_000_000)
+
+
 @dataclass(frozen=True)
 class Counters:
     """Ollama's statistics of an answer; durations in nanoseconds."""

@@ -27,7 +27,7 @@ from Middleware.addons.discussions.editing import (
 )
 from Middleware.addons.discussions.overview import as_json, overview
 from Middleware.addons.discussions.reading import Reader, export
-from Middleware.addons.records.model import RunDocument, Span
+from Middleware.addons.records.model import MICROSECONDS, RunDocument, Span
 from Middleware.addons.records.queries import RunQuery
 from Middleware.exceptions import DataKeyError, StateUnavailableError, UnreadableDataError
 from Middleware.models.request_context import RequestContext, request_scope
@@ -50,7 +50,7 @@ WHERE = ("folder", "user")
 MOST_RUNS = 400
 STORES: Mapping[Kind, str] = {"memory": "file", "searchable": "vector", "summary": "summary", "state": "state"}
 # Between the times of a row and of the span around its writing, which come from two clocks.
-TOLERANCE_US = 1_000_000
+TOLERANCE_US = MICROSECONDS
 
 
 def register(routes: Routes) -> None:
@@ -311,7 +311,7 @@ def _microseconds(date: str | None) -> int | None:
     # Databases may have been written by other programs.
     except ValueError:
         return None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * MICROSECONDS)
 
 
 def _call_of(document: RunDocument, written: Span) -> Span:

@@ -22,7 +22,7 @@ from Middleware.addons.console.run_routes import known_run, span_id_of
 from Middleware.addons.records.analysis.comparison import aligned_steps, config_changes
 from Middleware.addons.records.analysis.critical_path import SpanTree
 from Middleware.addons.records.analysis.prefix import last_attempt, payload_of
-from Middleware.addons.records.model import RunDocument, Span
+from Middleware.addons.records.model import MICROSECONDS, RunDocument, Span
 from Middleware.addons.records.payloads import prompt_parts
 from Middleware.addons.records.recorded_request import NotKeptError, recorded_request
 from Middleware.api.running.running_requests import running_requests
@@ -191,7 +191,7 @@ def recorded_call(call: Call) -> dict[str, object]:
             "first_token_us": first,
             "tokens_in": told.get("usage.input_tokens"),
             "tokens_out": written,
-            "speed": written * 1_000_000 / writing if isinstance(written, int) and writing > 0 else None,
+            "speed": written * MICROSECONDS / writing if isinstance(written, int) and writing > 0 else None,
         },
     }
 

@@ -14,6 +14,7 @@ from Middleware.models.llm_call import Attempt
 from Middleware.models.messages import cached_tokens, token_count
 from Middleware.models.process import process
 from Middleware.utilities.config.paths import display_path
+from Middleware.utilities.config.store import REVALIDATE_SECONDS
 from Middleware.utilities.files.file_access import Signature, file_signature
 from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.native_threads import new_lock
@@ -21,8 +22,6 @@ from Middleware.utilities.text_utils import encode_text
 
 # More files than any configuration has.
 MAX_VERSIONS = 512
-# As in the store of configuration files: how soon a change is noticed.
-REVALIDATE_SECONDS = 1.0
 CONVERSATION_BYTES = 8
 NANOSECONDS_IN_MS = 1_000_000
 # OpenTelemetry's names of providers; for servers of one's own, those of their dialects.

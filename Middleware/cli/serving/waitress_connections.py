@@ -17,14 +17,13 @@ from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.task import ErrorTask, WSGITask
 from waitress.utilities import BadRequest
 
-from Middleware.api.edge.admission_middleware import BODY_LEFT_KEY
+from Middleware.api.edge.admission_middleware import BODY_LEFT_KEY, MEGABYTE
 from Middleware.cli.serving import limits
 from Middleware.cli.serving.listening import BOTH_FRAMINGS, TLS_RECORD, TLS_REFUSED, own_error
 from Middleware.common import instance_global_variables as instance
 
 logger = logging.getLogger(__name__)
 
-MEGABYTE = 1024 * 1024
 UNLIMITED = sys.maxsize  # bytes
 
 # A chunk of one byte takes six. Framing counts only where it is more than that, as with endless chunk extensions; small

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from Middleware.addons.records.folder import OWNER_ONLY, ConsoleFolder
+from Middleware.addons.records.model import MICROSECONDS
 from Middleware.addons.records.store.writer import RunStore
 from Middleware.utilities.config.paths import get_root_config_directory
 from Middleware.utilities.files.file_access import atomic_write
@@ -63,7 +64,7 @@ def _back_up(folder: ConsoleFolder, path: str, target: str) -> str | None:
     except FileNotFoundError:
         return None
     # One reading of the clock: the parts of two could be of different seconds.
-    seconds, microseconds = divmod(time.time_ns() // 1000, 1_000_000)
+    seconds, microseconds = divmod(time.time_ns() // 1000, MICROSECONDS)
     name = _name(path, time.strftime("%Y%m%d-%H%M%S", time.gmtime(seconds)) + f"-{microseconds:06d}")
     folder.made()
     atomic_write(os.path.join(folder.path, BACKUPS, name), before, OWNER_ONLY)
@@ -83,7 +84,7 @@ def versions(folder: ConsoleFolder, path: str) -> list[Version]:
                 moment = _MOMENT.fullmatch(entry.name.removeprefix(start)) if entry.name.startswith(start) else None
                 if moment is not None:
                     seconds = calendar.timegm(time.strptime(moment[1], "%Y%m%d-%H%M%S"))
-                    found.append(Version(seconds * 1_000_000 + int(moment[2]), entry.path, entry.stat().st_size))
+                    found.append(Version(seconds * MICROSECONDS + int(moment[2]), entry.path, entry.stat().st_size))
     # Nothing was saved yet.
     except OSError:
         return []

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypedDict
 
 from Middleware.addons.records.analysis.critical_path import SpanTree, TimeSlice, critical_path, end_of
-from Middleware.addons.records.model import RunDocument, Span, number
+from Middleware.addons.records.model import MICROSECONDS, RunDocument, Span, number
 from Middleware.utilities.text_utils import counted
 
 if TYPE_CHECKING:
@@ -374,7 +374,7 @@ def _node_words(node: Span) -> str:
 
 
 def _speed(tokens: int, us: int) -> str:
-    return f" ({tokens * 1_000_000 / us:,.0f}/s)" if us and tokens > 1 else ""
+    return f" ({tokens * MICROSECONDS / us:,.0f}/s)" if us and tokens > 1 else ""
 
 
 def _sum(first: int | None, second: int | None) -> int | None:
@@ -386,11 +386,11 @@ def _sum(first: int | None, second: int | None) -> int | None:
 
 def in_words(us: int) -> str:
     """Return a time for people: ``12.4 s``, ``1 min 4 s``, ``12 ms``."""
-    if us >= 60_000_000:
-        seconds = round(us / 1_000_000)
+    if us >= 60 * MICROSECONDS:
+        seconds = round(us / MICROSECONDS)
         return f"{seconds // 60} min {seconds % 60} s"
     if us >= 100_000:
-        return f"{us / 1_000_000:.1f} s"
+        return f"{us / MICROSECONDS:.1f} s"
     return f"{us / 1000:.0f} ms" if us >= 1000 or us == 0 else f"{us / 1000:.1f} ms"
 
 

@@ -16,7 +16,7 @@ from queue import Empty
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from Middleware.addons.records.folder import ConsoleFolder
-from Middleware.addons.records.model import RunDocument
+from Middleware.addons.records.model import MICROSECONDS, RunDocument
 from Middleware.addons.records.ring import RunRing
 from Middleware.addons.records.settings import RecordMode, RecordSettings
 from Middleware.addons.records.texts import completed, normalised, without_texts
@@ -303,7 +303,7 @@ class RunStore:
 
     def _write_long_ones(self, now: float) -> None:
         long_ones = self._long_ones()
-        limit = (time.time() - LONG_SECONDS) * 1_000_000
+        limit = (time.time() - LONG_SECONDS) * MICROSECONDS
         due = [
             document
             for document in long_ones

@@ -22,6 +22,7 @@ from Middleware.common.constants import EMBEDDINGS
 from Middleware.exceptions import ClientError, ServerStoppingError
 from Middleware.llmapis.embedding_api import EmbeddingApiService
 from Middleware.models.request_context import RequestContext
+from Middleware.services.response_builder_service import nanoseconds
 from Middleware.utilities import config_utils
 from Middleware.utilities.text_utils import rough_estimate_token_length
 
@@ -122,7 +123,7 @@ class EmbeddingsApiHandler(BaseApiHandler):
         answer: OllamaEmbed = {
             "model": str(body.get("model") or found.model),
             "embeddings": found.vectors,
-            "total_duration": int((time.monotonic() - context.started) * 1_000_000_000),
+            "total_duration": nanoseconds(time.monotonic() - context.started),
             "load_duration": 0,
             "prompt_eval_count": found.tokens,
         }

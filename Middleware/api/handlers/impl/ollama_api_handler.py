@@ -22,7 +22,7 @@ from Middleware.exceptions import ClientError
 from Middleware.models.messages import Usage
 from Middleware.models.request_context import RequestContext
 from Middleware.services.cancellation_service import get_cancellation_service
-from Middleware.services.response_builder_service import Counters, ResponseBuilderService
+from Middleware.services.response_builder_service import Counters, ResponseBuilderService, nanoseconds
 
 _ZERO_DURATION = re.compile(r"[+-]?0+(?:\.0*)?(?:ns|us|\u00b5s|ms|s|m|h)?")
 
@@ -164,11 +164,11 @@ def counters(context: RequestContext, usage: Usage) -> Counters:
     now = time.monotonic()
     first = context.first_token_at or context.started
     return Counters(
-        total_duration=_nanoseconds(now - context.started),
+        total_duration=nanoseconds(now - context.started),
         prompt_eval_count=usage.get("prompt_tokens", 0),
-        prompt_eval_duration=_nanoseconds(first - context.started),
+        prompt_eval_duration=nanoseconds(first - context.started),
         eval_count=usage.get("completion_tokens", 0),
-        eval_duration=_nanoseconds(now - first),
+        eval_duration=nanoseconds(now - first),
     )
 
 
@@ -177,7 +177,3 @@ def _is_zero(duration: object) -> bool:
     if isinstance(duration, str):
         return _ZERO_DURATION.fullmatch(duration) is not None
     return type(duration) in (int, float) and duration == 0
-
-
-def _nanoseconds(seconds: float) -> int:
-    return int(seconds * 1_000_000_000)
