@@ -77,7 +77,6 @@ PURE = ACTS["no"] | {
     "ConversationalKeywordSearchPerformerTool",
 }
 TRAITS = {
-    "pure": PURE,
     "barrier": {"WorkflowLock", "ImageProcessor", "ContextCompactor"},
     "reaches_outside": {
         "OfflineWikiApiFullArticle",
@@ -124,6 +123,10 @@ def test_what_the_types_do(acts: str) -> None:
     assert {node_type for node_type in SHIPPED if node_types()[node_type].acts == acts} == ACTS[acts]
 
 
+def test_the_types_that_may_run_in_any_order() -> None:
+    assert {node_type for node_type in SHIPPED if node_types()[node_type].is_pure({})} == PURE
+
+
 @pytest.mark.parametrize("trait", TRAITS)
 def test_the_traits_of_the_types(trait: str) -> None:
     assert {node_type for node_type in SHIPPED if getattr(node_types()[node_type], trait)} == TRAITS[trait]
@@ -133,8 +136,8 @@ def test_the_traits_of_the_types(trait: str) -> None:
 def test_traits_that_go_together(node_type: str) -> None:
     handler = node_types()[node_type]
     assert any("acts" in vars(parent) for parent in handler.__mro__ if parent is not BaseHandler), "acts is not said"
-    assert handler.pure or handler.acts != "no"
-    assert not (handler.pure and (handler.barrier or handler.acts == "writes"))
+    assert handler.acts == "writes" or not handler.barrier
+    assert handler.acts != "writes" or not handler.is_pure({})
     assert handler.acts in ("reads", "outside") or not handler.reaches_outside
     assert handler.acts == "outside" or not handler.runs_workflow
 
@@ -148,7 +151,7 @@ def test_the_reference_says_what_each_type_can_do() -> None:
 
 def test_a_handler_without_traits_may_do_anything() -> None:
     class Handler(StaticResponseHandler):
-        acts, pure = BaseHandler.acts, BaseHandler.pure
+        acts = BaseHandler.acts
 
     assert Handler.acts == "outside" and not Handler.is_pure({})
 

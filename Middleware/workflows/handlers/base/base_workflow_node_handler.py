@@ -34,7 +34,6 @@ class BaseHandler(ABC):
 
     Attributes:
         acts: the side effects, which decide whether a node may run twice, or at the same time as others.
-        pure: the nodes of a workflow with ``parallelNodes`` may run in any order with this one.
         barrier: with ``parallelNodes`` everything before the node is done and nothing behind it begun when it runs,
             because it ends the run or changes the conversation.
         reaches_outside: it depends on something beyond this process and its files; workflow tests do not run it.
@@ -47,7 +46,6 @@ class BaseHandler(ABC):
     TABLES: ClassVar[Mapping[str, KeyTable]] = {}
 
     acts: ClassVar[Acts] = "outside"
-    pure: ClassVar[bool] = False
     barrier: ClassVar[bool] = False
     reaches_outside: ClassVar[bool] = False
     runs_workflow: ClassVar[bool] = False
@@ -73,8 +71,11 @@ class BaseHandler(ABC):
 
     @classmethod
     def is_pure(cls, node: Mapping[str, object]) -> bool:
-        """Return whether ``pure`` holds for a node with these keys."""
-        return cls.pure
+        """Return whether a node with these keys may run in any order with the others, with ``parallelNodes``.
+
+        So may one without side effects, and one that reads only what no node changes: that of another server.
+        """
+        return cls.acts == "no" or (cls.acts == "reads" and cls.reaches_outside)
 
     @staticmethod
     def check_endpoint(context: ExecutionContext) -> None:

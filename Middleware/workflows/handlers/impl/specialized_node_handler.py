@@ -23,7 +23,6 @@ class StaticResponseHandler(BaseHandler):
     """Returns a fixed text."""
 
     acts = "no"
-    pure = True
 
     KEYS = {"StaticResponse": (ConfigKey("content", "str", "", "The text.", "full"),)}
 
@@ -35,7 +34,6 @@ class StringConcatenatorHandler(BaseHandler):
     """Joins texts."""
 
     acts = "no"
-    pure = True
 
     KEYS = {
         "StringConcatenator": (
@@ -60,7 +58,6 @@ class TagTextExtractorHandler(BaseHandler):
     """Returns the trimmed text inside the first pair of tags."""
 
     acts = "no"
-    pure = True
 
     KEYS = {
         "TagTextExtractor": (
@@ -81,7 +78,6 @@ class JsonExtractorHandler(BaseHandler):
     """Returns the field as a string; empty if the field is missing or the text is not a JSON object."""
 
     acts = "no"
-    pure = True
 
     KEYS = {
         "JsonExtractor": (
@@ -105,7 +101,6 @@ class DelimitedChunkerHandler(BaseHandler):
     """Returns the chosen pieces with their delimiters, or a text that names the problem if a key cannot be used."""
 
     acts = "no"
-    pure = True
 
     KEYS = {
         "DelimitedChunker": (
@@ -181,7 +176,6 @@ class ArithmeticProcessorHandler(BaseHandler):
     """Returns the result as a string; ``-1`` for an expression that cannot be calculated."""
 
     acts = "no"
-    pure = True
 
     KEYS = {
         "ArithmeticProcessor": (

@@ -17,7 +17,6 @@ class StandardNodeHandler(BaseHandler):
 
     # An LLM call has no side effects: the client runs the tool calls.
     acts = "no"
-    pure = True
     needs_endpoint = True
 
     KEYS = {"Standard": (*PROMPT_KEYS, *CHOICE_KEYS)}

@@ -188,13 +188,11 @@ class MemoryKeywordSearchHandler(BaseHandler):
 class ConversationKeywordSearchHandler(MemoryKeywordSearchHandler):
     """Returns the blocks of text that hold any of the words; ``searchTarget`` says which texts are searched."""
 
-    # Other nodes write memories, which searchTarget may choose.
-    pure = True
-
     KEYS = {"ConversationalKeywordSearchPerformerTool": SEARCH_KEYS}
 
     @classmethod
     def is_pure(cls, node: Mapping[str, object]) -> bool:
+        # Other nodes write memories, which searchTarget may choose.
         return (NODE.value(node, "searchTarget") or "CurrentConversation") == "CurrentConversation"
 
 
@@ -221,9 +219,7 @@ QUESTIONS: Mapping[str, Question] = {
 class OfflineWikipediaHandler(BaseHandler):
     """Returns a text, whatever the service answers."""
 
-    # No node changes the articles, so the order does not matter.
     acts = "reads"
-    pure = True
     reaches_outside = True
 
     KEYS = {
@@ -277,9 +273,7 @@ def _keys(seconds: int) -> tuple[ConfigKey, ...]:
 class OfflineResearcherHandler(BaseHandler):
     """Returns a text, whatever the service answers."""
 
-    # No node changes the books, so the order does not matter.
     acts = "reads"
-    pure = True
     reaches_outside = True
 
     KEYS = {"OfflineResearcherApiQuickSearch": _keys(240), "OfflineResearcherApiDeepResearch": _keys(600)}

@@ -53,7 +53,6 @@ class WebFetchHandler(BaseHandler):
 
     # GET and HEAD only read; any other method may change data on the server.
     acts = "outside"
-    pure = True
     reaches_outside = True
 
     KEYS = {

@@ -28,7 +28,6 @@ class ConditionalHandler(BaseHandler):
     """Returns ``TRUE`` or ``FALSE``; ``FALSE`` for a malformed expression."""
 
     acts = "no"
-    pure = True
 
     KEYS = {"Conditional": (ConfigKey("condition", "str", "", "The expression to evaluate.", "full"),)}
 
