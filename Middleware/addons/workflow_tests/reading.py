@@ -478,7 +478,7 @@ class _Reader:
             if value.get(name) is not None and not any(check.value(key, value[name], path))
         }
         return {
-            name: table.number(usable, name) if key.kind == "int" else table.read(usable, name)
+            name: table.number(usable, name) if key.kind == "int" else table.value(usable, name)
             for name, key in table.items()
         }
 

@@ -125,13 +125,7 @@ class KeyTable(dict[str, ConfigKey]):
         super().__init__((key.name, key) for key in keys)
 
     def value(self, config: Mapping[str, object], name: str) -> Any:
-        """Return the value of ``name`` in ``config``, of whatever type; the default if it is absent or null."""
-        default = self[name].default
-        found = config.get(name)
-        return default if found is None else found
-
-    def read(self, config: Mapping[str, object], name: str) -> Any:
-        """Return ``value``, with flags as booleans."""
+        """Return what ``ConfigKey.of`` returns, with flags as booleans."""
         key = self[name]
         found = config.get(name)
         if found is None:

@@ -203,7 +203,7 @@ def flag_in(settings: Mapping[str, object], key: str, user: str) -> bool:
 
     Raises KeyError for a key that user files do not declare.
     """
-    value = USER.value(settings, key)
+    value = USER[key].of(settings)
     usable = (
         value.strip().lower() in (*SWITCHED_ON, *SWITCHED_OFF)
         if isinstance(value, str)
@@ -284,9 +284,7 @@ def text_setting(settings: Mapping[str, object], key: ConfigKey, user: str, defa
 
 def user_setting(key: str) -> object:
     """Return the current user's value of a key, of whatever type and read-only; the default if absent or null."""
-    default = USER[key].default
-    found = current_snapshot().settings.get(key)
-    return default if found is None else found
+    return USER[key].of(current_snapshot().settings)
 
 
 def user_wide_variables() -> Mapping[str, object]:

@@ -94,7 +94,7 @@ class BaseHandler(ABC):
     def value(self, context: ExecutionContext, name: str) -> Any:
         """Return the node's value of a declared key, flags as booleans, its default when absent."""
         config = context.config
-        return self.TABLES[config.get(*_TYPE) or "Standard"].read(config, name)
+        return self.TABLES[config.get(*_TYPE) or "Standard"].value(config, name)
 
     def number(self, context: ExecutionContext, name: str) -> int:
         """Return a declared whole number; its default for any other value."""

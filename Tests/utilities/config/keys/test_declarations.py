@@ -211,8 +211,8 @@ def test_every_key_that_has_an_effect_is_read() -> None:
 
 @pytest.mark.parametrize(
     "read",
-    [KeyTable.value, KeyTable.flag, KeyTable.read, KeyTable.number, KeyTable.text, KeyTable.has],
-    ids=["value", "flag", "read", "number", "text", "has"],
+    [KeyTable.value, KeyTable.flag, KeyTable.number, KeyTable.text, KeyTable.has],
+    ids=["value", "flag", "number", "text", "has"],
 )
 @pytest.mark.parametrize("config", [{}, {"appendPresetname": "x"}], ids=["absent", "present"])
 def test_what_is_not_declared_cannot_be_read(read: Callable[..., object], config: dict[str, Any]) -> None:
@@ -232,8 +232,8 @@ def test_what_is_not_declared_cannot_be_read(read: Callable[..., object], config
 )
 def test_which_texts_are_true(true_texts: tuple[str, ...], true: tuple[object, ...], false: tuple[object, ...]) -> None:
     table = KeyTable((ConfigKey("k", "bool", False, "A switch.", true_texts=true_texts),))
-    assert [value for value in true if not table.flag({"k": value}, "k") or not table.read({"k": value}, "k")] == []
-    assert [value for value in false if table.flag({"k": value}, "k") or table.read({"k": value}, "k")] == []
+    assert [value for value in true if not table.flag({"k": value}, "k") or not table.value({"k": value}, "k")] == []
+    assert [value for value in false if table.flag({"k": value}, "k") or table.value({"k": value}, "k")] == []
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_texts() -> None:
 )
 def test_values_and_flags(config: dict[str, Any], value: object, flag: bool) -> None:
     table = KeyTable((ConfigKey("k", "bool", True, "A switch."),))
-    assert table.value(config, "k") == value and table.flag(config, "k") is flag
+    assert table["k"].of(config) == value and table.value(config, "k") is table.flag(config, "k") is flag
     assert config.get(*table.lookup("k")) == (None if config.get("k", "") is None else value)
 
 
