@@ -6,16 +6,16 @@ import contextlib
 import os
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 from Middleware.utilities.encryption_utils import Cipher
+from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.vector_math_utils import NormalisedVectors
 
 T = TypeVar("T")
@@ -81,45 +81,38 @@ def held(lock: threading.Lock, scope: CancelScope | None) -> Iterator[None]:
         lock.release()
 
 
-class LatestUsed(Generic[T]):
-    """The ``size`` objects used last; thread-safe.
+class LatestUsed(BoundedCache[Hashable, tuple[T, float]]):
+    """The objects used last, each with the time of its last use.
 
     Only one thread creates an object at a time, so creating one must be quick. Objects that were not used for
     ``idle_seconds`` are dropped by a thread that exists only while there are any.
     """
 
     def __init__(self, size: int, idle_seconds: float = IDLE_SECONDS) -> None:
-        self._size, self._idle = size, idle_seconds
-        self._lock = threading.Lock()
-        # With the time of the last use.
-        self._kept: OrderedDict[Hashable, tuple[T, float]] = OrderedDict()
+        super().__init__(size)
+        self._idle = idle_seconds
         self._timer: threading.Timer | None = None
 
-    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+    def get_or_make(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return the object of ``key``, which counts as used now; make it if it is not kept."""
         with self._lock:
-            found = self._kept[key][0] if key in self._kept else make()
-            self._kept[key] = found, time.monotonic()
-            self._kept.move_to_end(key)
-            while len(self._kept) > self._size:
-                self._kept.popitem(last=False)
+            known = self.get(key)
+            found = make() if known is None else known[0]
+            self.put(key, (found, time.monotonic()))
             if self._timer is None:
                 self._look_again()
             return found
 
-    def __len__(self) -> int:
-        with self._lock:
-            return len(self._kept)
-
     def clear(self) -> None:
         with self._lock:
-            self._kept.clear()
+            super().clear()
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
 
     def _look_again(self) -> None:
         """Start the thread that waits until the object used longest ago has expired."""
-        used = next(iter(self._kept.values()))[1]
+        used = next(iter(self._entries.values()))[1]
         timer = threading.Timer(max(0.01, used + self._idle - time.monotonic()), self._forget)
         timer.daemon, timer.name = True, "idle-memories"
         # The system has no more threads at present: the next use tries again.
@@ -131,9 +124,9 @@ class LatestUsed(Generic[T]):
         with self._lock:
             self._timer = None
             limit = time.monotonic() - self._idle
-            while self._kept and next(iter(self._kept.values()))[1] <= limit:
-                self._kept.popitem(last=False)
-            if self._kept:
+            while self._entries and next(iter(self._entries.values()))[1] <= limit:
+                self.pop(next(iter(self._entries)))
+            if self._entries:
                 self._look_again()
 
 
@@ -182,4 +175,4 @@ def _sets() -> LatestUsed[CachedVectors]:
 
 
 def vectors_of(place: str, model: str, cipher: Cipher) -> CachedVectors:
-    return process().one(_sets).get((place, model, cipher.mark), CachedVectors)
+    return process().one(_sets).get_or_make((place, model, cipher.mark), CachedVectors)

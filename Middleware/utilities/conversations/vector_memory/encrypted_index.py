@@ -147,4 +147,4 @@ def _indexes() -> LatestUsed[EncryptedIndex]:
 
 def index_of(place: str, cipher: Cipher) -> EncryptedIndex:
     """Return the index of the memories at a place, for the holders of their key only."""
-    return process().one(_indexes).get((place, cipher.mark), EncryptedIndex)
+    return process().one(_indexes).get_or_make((place, cipher.mark), EncryptedIndex)

@@ -105,42 +105,42 @@ def test_what_nobody_used_for_a_while_is_forgotten(monkeypatch: pytest.MonkeyPat
     clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(cache, "time", clock)
     kept: LatestUsed[list[int]] = LatestUsed(8, idle_seconds=600)
-    first, _ = kept.get("a", list), kept.get("b", list)
+    first, _ = kept.get_or_make("a", list), kept.get_or_make("b", list)
     clock.now += 400
-    assert kept.get("a", list) is first
+    assert kept.get_or_make("a", list) is first
     clock.now += 400
     kept._forget()
-    assert len(kept) == 1 and kept.get("a", list) is first
+    assert len(kept.keys()) == 1 and kept.get_or_make("a", list) is first
     clock.now += 601
     kept._forget()
-    assert len(kept) == 0 and kept.get("a", list) is not first
+    assert len(kept.keys()) == 0 and kept.get_or_make("a", list) is not first
     kept.clear()
 
 
 def test_no_thread_stays_for_nothing() -> None:
     kept: LatestUsed[list[int]] = LatestUsed(8, idle_seconds=0.05)
-    kept.get("a", list)
+    kept.get_or_make("a", list)
     timer = kept._timer
     assert timer is not None
     timer.join(5)
-    assert kept._timer is None and len(kept) == 0
+    assert kept._timer is None and len(kept.keys()) == 0
 
 
 def test_a_shortage_of_threads_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: LatestUsed[list[int]] = LatestUsed(8, idle_seconds=0.05)
     with monkeypatch.context() as patch:
         no_more_threads(patch, "idle-memories")
-        first = kept.get("a", list)
-    assert kept.get("a", list) is first
+        first = kept.get_or_make("a", list)
+    assert kept.get_or_make("a", list) is first
     assert kept._timer is not None
     kept._timer.join(5)
-    assert len(kept) == 0
+    assert len(kept.keys()) == 0
 
 
 def test_no_more_are_kept_than_asked_for() -> None:
     kept: LatestUsed[list[int]] = LatestUsed(2)
-    first = kept.get("a", list)
+    first = kept.get_or_make("a", list)
     for name in ("b", "c"):
-        kept.get(name, list)
-    assert len(kept) == 2 and kept.get("a", list) is not first
+        kept.get_or_make(name, list)
+    assert len(kept.keys()) == 2 and kept.get_or_make("a", list) is not first
     kept.clear()
