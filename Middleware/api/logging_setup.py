@@ -74,11 +74,9 @@ def _clean(record: logging.LogRecord, own: bool) -> None:
 
 
 def _without_message(value: Any) -> Any:
-    """Return an error without private text; other values and errors with ``private = False`` are unchanged."""
+    """Return an error without private text; other values are unchanged."""
     if isinstance(value, WilmerError):
         return log_text(value, redact=True)
-    if getattr(value, "private", True) is False:
-        return value
     if isinstance(value, OSError):
         return value.strerror or type(value).__name__
     return type(value).__name__ if isinstance(value, BaseException) else value

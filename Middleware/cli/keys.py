@@ -34,8 +34,8 @@ from Middleware.cli.arguments import (
     describe_options,
     parse_command_arguments,
 )
-from Middleware.cli.program import StartError, program_name, say
-from Middleware.exceptions import WilmerError
+from Middleware.cli.program import NotDoneError, StartError, program_name, say
+from Middleware.exceptions import OperatorError, WilmerError
 from Middleware.utilities import config_utils
 from Middleware.utilities.files.file_access import atomic_write
 
@@ -62,11 +62,7 @@ CONSOLE_HELP = (
 )
 
 
-class NotDoneError(Exception):
-    """The command could not be carried out; the text says why."""
-
-
-class UnusableKeyError(ValueError):
+class UnusableKeyError(OperatorError, ValueError):
     """Not every client could send this key; the text says why."""
 
 

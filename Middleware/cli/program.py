@@ -7,13 +7,14 @@ import sys
 
 from Middleware.cli.standard_streams import prepare_streams
 from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import OperatorError
 from Middleware.utilities.command_lines import command, usual_start
 
 # A stream takes two sockets, and Waitress accepts 1000 connections.
 WANTED_DESCRIPTORS = 8192
 
 
-class StartError(Exception):
+class StartError(OperatorError):
     """The server cannot start. The message is one sentence for the operator: the reason, and the remedy.
 
     Attributes:
@@ -27,6 +28,10 @@ class FlagError(StartError):
     """The launcher does not have what a flag asks for."""
 
     status = 2
+
+
+class NotDoneError(OperatorError):
+    """A command could not be carried out, or not to its end; the text says why and what is left to do."""
 
 
 def prepare_process() -> None:

@@ -4,24 +4,68 @@
     |-- ConfigurationError              something the user wrote in a config file
     |   |-- ConfigNotFoundError         (also FileNotFoundError)
     |   |-- ConfigSyntaxError           (also json.JSONDecodeError, a ValueError)
-    |   `-- ConfigValueError            (also ValueError)
+    |   |-- ConfigValueError            (also ValueError)
+    |   |   `-- ConditionSyntaxError    workflows/handlers/impl/specialized/conditional
+    |   |-- MissingInvokeError          (also AttributeError) workflows/tools/dynamic_module_loader
+    |   |-- InvokeNotCallableError      (also TypeError) workflows/tools/dynamic_module_loader
+    |   |-- ScriptSyntaxError           (also SyntaxError) workflows/tools/dynamic_module_loader
+    |   `-- ScriptImportError           (also ModuleNotFoundError) workflows/tools/dynamic_module_loader
     |-- BackendError                    an LLM server did not do what it was asked
     |   |-- BackendConnectionError      (also ConnectionError) could not reach it, or lost it
     |   |-- BackendTimeoutError         (also TimeoutError)
     |   |-- BackendStatusError          answered with a status of 400 or more
     |   |-- BackendResponseError        (also ValueError) answered something unreadable, or an error object
-    |   `-- FailoverError               (also RuntimeError) it failed, and its backup must not or cannot be used
+    |   |-- FailoverError               (also RuntimeError) it failed, and its backup must not or cannot be used
+    |   |-- CurlError                   (also RuntimeError) workflows/tools/curl/tool
+    |   |   |-- CurlExitError
+    |   |   `-- CurlTimeoutError        (also TimeoutError)
+    |   `-- WebFetchError               workflows/tools/web/fetch
+    |       |-- WebFetchConnectionError (also ConnectionError)
+    |       |-- WebFetchTimeoutError    (also TimeoutError)
+    |       |-- WebFetchUrlError        (also ValueError)
+    |       `-- ResponseTooLargeError
     |-- GateTimeoutError                (also TimeoutError) no slot of the concurrency gate became free
     |-- ClientError                     the request itself is wrong
+    |   `-- ServerStoppingError         the server stops before the answer is complete
     |-- StoredDataError                 a file of a conversation cannot be used; it is left as it is
     |   |-- UnreadableDataError         (also ValueError) it does not hold what it should
     |   `-- DataKeyError                it is encrypted for another API key or user
     |-- StateUnavailableError           (also OSError) the state database does not answer
     |   `-- StateConflictError          another worker has changed what was to be written
-    `-- EarlyTerminationException       a run ended on purpose: cancellation or a held lock
+    |-- EarlyTerminationException       a run ended on purpose: cancellation or a held lock
+    |-- CurlMissingError                (also FileNotFoundError) workflows/tools/curl/tool
+    |-- MCPToolCallError                workflows/tools/mcp/server_file
+    |-- DynamicModuleError              workflows/tools/dynamic_module_loader; users' scripts raise it
+    |
+    |   The callers of these handle them, or raise another error of this tree in their place.
+    |
+    |-- DatabaseBusyError               services/lock_database
+    |-- CannotOpenDatabaseError         services/lock_database
+    |-- SessionError                    workflows/tools/mcp/sessions
+    |-- SessionTimeoutError             workflows/tools/mcp/sessions
+    |-- SubstitutionError               (also ValueError) utilities/templates/substitution
+    |   `-- UnknownVariableError
+    |-- RenderLimitError                utilities/templates/jinja_limits
+    |-- LineTooLongError                (also ValueError) utilities/answers/stream_parsers
+    |-- DeadlineError                   utilities/daemon_threads
+    |-- HttpError                       utilities/http/problems
+    |-- NotLocalError                   (also OSError) utilities/http/problems
+    `-- WireError                       (also ValueError) utilities/http/body
+        `-- TooLargeError               utilities/http/wire
 
-``str(error)`` of every class is fit for a client: one line, config files named relative to the config root, no
-absolute paths, no keys. What only the operator may see goes to the log where the error is raised.
+    OperatorError                       a start, a command or a file for them cannot do what the operator wants
+    |-- AccessKeysError                 api/edge/access_keys
+    |   `-- NoKeysError
+    |-- UnusableKeyError                (also ValueError) cli/keys
+    |-- StartError                      cli/program
+    |   `-- FlagError
+    `-- NotDoneError                    cli/program
+
+A path names the module below ``Middleware`` that defines the class. Add-ons derive theirs from one of these, too.
+
+``str(error)`` of a WilmerError is fit for a client: one line, config files named relative to the config root, no
+absolute paths, no keys. What only the operator may see goes to the log where the error is raised. That of an
+OperatorError is for a terminal or the log alone, as it may name absolute paths.
 """
 
 from __future__ import annotations
@@ -41,7 +85,11 @@ class WilmerError(Exception):
     private = False
 
 
-class EarlyTerminationException(WilmerError):
+class OperatorError(Exception):
+    """What an operator wants of a start or a command cannot be done. The text says why; no client may see it."""
+
+
+class EarlyTerminationException(WilmerError):  # noqa: N818 - users' scripts know it by this name
     """A run was stopped on purpose. ``reason`` is ``CANCELLED`` or ``LOCKED``."""
 
     def __init__(self, message: str = "", reason: str = CANCELLED) -> None:

@@ -40,7 +40,7 @@ def resolve_api_key(value: object, file: str) -> str:
         return ""
     try:
         return _resolve(value)
-    except _Unusable as problem:
+    except _NoKeyError as problem:
         text = str(value).strip()
         path = text.removeprefix(FILE).strip() if text.startswith(FILE) else ""
         if path and process().one(_reported).first((file, text, str(problem))):
@@ -48,7 +48,7 @@ def resolve_api_key(value: object, file: str) -> str:
         raise ConfigValueError(str(problem), file=file, json_path="apiKey", expected=WANTED) from None
 
 
-class _Unusable(Exception):
+class _NoKeyError(Exception):
     """The reason why there is no key."""
 
 
@@ -56,7 +56,7 @@ def _resolve(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        raise _Unusable("the API key is not a string")
+        raise _NoKeyError("the API key is not a string")
     reference = value.strip()
     if reference.startswith(ENVIRONMENT):
         return _from_environment(reference[len(ENVIRONMENT) :].strip())
@@ -67,56 +67,56 @@ def _resolve(value: object) -> str:
 
 def _from_environment(name: str) -> str:
     if not name:
-        raise _Unusable(f"'{ENVIRONMENT}' names no environment variable")
+        raise _NoKeyError(f"'{ENVIRONMENT}' names no environment variable")
     try:
         text = os.environ.get(name)
     # The name contains half a surrogate pair.
     except ValueError:
         text = None
     if text is None:
-        raise _Unusable(f"the environment variable '{name}' is not set")
+        raise _NoKeyError(f"the environment variable '{name}' is not set")
     return _single_line(text, f"the environment variable '{name}'")
 
 
 def _from_file(path: str) -> str:
     if not path:
-        raise _Unusable(f"'{FILE}' names no file")
+        raise _NoKeyError(f"'{FILE}' names no file")
     what = "the key file named in 'apiKey'"
     data = _read(os.path.join(config_utils.get_root_config_directory(), os.path.expanduser(path)), what)
     if len(data) > MAX_FILE_BYTES:
-        raise _Unusable(f"{what} is too large to hold a key")
+        raise _NoKeyError(f"{what} is too large to hold a key")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise _Unusable(f"{what} is not a UTF-8 text") from None
+        raise _NoKeyError(f"{what} is not a UTF-8 text") from None
     return _single_line(text, what)
 
 
 def _read(path: str, what: str) -> bytes:
     try:
         if os.path.isdir(path):
-            raise _Unusable(f"{what} is a directory")
+            raise _NoKeyError(f"{what} is a directory")
         if os.path.exists(path) and not os.path.isfile(path):
             # Reading from a pipe could block for ever.
-            raise _Unusable(f"{what} is not an ordinary file")
+            raise _NoKeyError(f"{what} is not an ordinary file")
         with open(path, "rb") as stream:
             return stream.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise _Unusable(f"{what} does not exist") from None
+        raise _NoKeyError(f"{what} does not exist") from None
     except OSError as error:
-        raise _Unusable(f"{what} cannot be read ({error.strerror or type(error).__name__})") from None
+        raise _NoKeyError(f"{what} cannot be read ({error.strerror or type(error).__name__})") from None
     # The path contains a NUL character.
     except ValueError:
-        raise _Unusable(f"{what} has an invalid name") from None
+        raise _NoKeyError(f"{what} has an invalid name") from None
 
 
 def _single_line(text: str, what: str) -> str:
     key = text.strip()
     if not key:
-        raise _Unusable(f"{what} is empty")
+        raise _NoKeyError(f"{what} is empty")
     if len(key.splitlines()) > 1:
-        raise _Unusable(f"{what} holds more than one line")
+        raise _NoKeyError(f"{what} holds more than one line")
     # UTF-16, for example, has NUL characters when it is decoded as UTF-8.
     if not key.isprintable():
-        raise _Unusable(f"{what} holds control characters")
+        raise _NoKeyError(f"{what} holds control characters")
     return key

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 
+from Middleware.exceptions import WilmerError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities import sqlite
 
@@ -34,17 +35,12 @@ _TABLES = (
 )
 
 
-class DatabaseBusyError(Exception):
+class DatabaseBusyError(WilmerError):
     """Another connection wrote to the file for too long."""
 
-    # The text contains nothing that is stored.
-    private = False
 
-
-class CannotOpenDatabaseError(Exception):
+class CannotOpenDatabaseError(WilmerError):
     """The file cannot be created or used as a database."""
-
-    private = False
 
 
 class LockDatabase:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from Middleware.exceptions import EarlyTerminationException
+from Middleware.exceptions import EarlyTerminationException, WilmerError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 
@@ -132,7 +132,7 @@ def run_in_pool(target: Callable[[], object], name: str) -> None:
     process().one(DaemonThreadPool).start(target, name)
 
 
-class DeadlineError(Exception):
+class DeadlineError(WilmerError):
     """The work took too long."""
 
 
@@ -169,5 +169,5 @@ def run_interruptible(work: Callable[[Callable[[], bool]], Result], scope: Cance
     if errors:
         raise errors[0]
     if not results:
-        raise DeadlineError
+        raise DeadlineError(f"it took longer than {seconds:g} s")
     return results[0]

@@ -51,7 +51,7 @@ from Middleware.api.edge.browser_safety import (
 from Middleware.api.errors import describe_error
 from Middleware.api.running.disconnect_watcher import probe_for
 from Middleware.api.running.running_requests import REQUEST_ID_KEY
-from Middleware.exceptions import ClientError, WilmerError
+from Middleware.exceptions import WilmerError
 from Middleware.models.llm_call import Observer
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.response_builder_service import to_json
@@ -144,7 +144,7 @@ class ConsoleApplication:
         except ConsoleError as error:
             self._log_refusal(environ, error)
             failed = error
-        except (ClientError, WilmerError) as error:
+        except WilmerError as error:
             public = describe_error(error)
             failed = ConsoleError(public.status, public.message, where=public.param or "")
         # A mistake in one route must not end the connection without a word.

@@ -184,7 +184,7 @@ class BackendStatus:
     problem: str | None = None
 
 
-class _NoAnswer(Exception):
+class _NoAnswerError(Exception):
     """The server did not answer; ``status`` is what follows from it."""
 
     def __init__(self, status: Health, problem: str) -> None:
@@ -216,7 +216,7 @@ def ask(server: BackendServer) -> BackendStatus:
     asked = _ServerQueries(server)
     try:
         found = asked.status()
-    except _NoAnswer as error:
+    except _NoAnswerError as error:
         return BackendStatus(error.status, problem=str(error))
     except ConfigurationError as error:
         return BackendStatus("stopped", problem=str(error))
@@ -330,8 +330,8 @@ class _ServerQueries:
         except HttpError as error:
             kind = error.problem.kind
             if kind is Kind.READ_TIMEOUT:
-                raise _NoAnswer("slow", f"it has not answered within {ASK_SECONDS:g} s") from error
-            raise _NoAnswer("stopped", error.problem.text) from error
+                raise _NoAnswerError("slow", f"it has not answered within {ASK_SECONDS:g} s") from error
+            raise _NoAnswerError("stopped", error.problem.text) from error
         self.slowest = max(self.slowest, time.monotonic() - began)
         return _Answer(response.head.status, response.body.decode("utf-8", "replace"))
 

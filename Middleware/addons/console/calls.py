@@ -17,6 +17,7 @@ from wsgiref.types import WSGIEnvironment
 from werkzeug.exceptions import NotFound
 from werkzeug.routing import BaseConverter, Map, Rule
 
+from Middleware.exceptions import ClientError
 from Middleware.models.request_context import RequestContext
 from Middleware.services.response_builder_service import to_json
 from Middleware.utilities.text_utils import did_you_mean
@@ -45,8 +46,8 @@ class Role(enum.IntEnum):
         return self.name.lower()
 
 
-class ConsoleError(Exception):
-    """A call that fails: ``{"error": {"message", "type", "where"}}``, and ``beside`` it further fields.
+class ConsoleError(ClientError):
+    """A call that fails: ``{"error": {"message", "type", "where"}}``, and the ``further`` fields next to it.
 
     Args:
         status: the HTTP status, which also gives the type.
@@ -54,17 +55,16 @@ class ConsoleError(Exception):
         where: the field, query name or file that is wrong; "" for the whole call.
     """
 
-    def __init__(self, status: int, message: str, where: str = "", headers: Headers = (), **beside: object) -> None:
-        super().__init__(message)
-        self.status = status
+    def __init__(self, status: int, message: str, where: str = "", headers: Headers = (), **further: object) -> None:
+        super().__init__(message, status)
         self.headers = headers
         self.where = where
-        self.beside = beside
+        self.further = further
 
     @property
     def body(self) -> dict[str, object]:
         """The JSON of the answer."""
-        return {"error": {"message": str(self), "type": error_type(self.status), "where": self.where}, **self.beside}
+        return {"error": {"message": str(self), "type": error_type(self.status), "where": self.where}, **self.further}
 
 
 def error_type(status: int) -> str:

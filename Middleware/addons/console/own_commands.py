@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from Middleware.exceptions import WilmerError
 from Middleware.utilities.config.paths import (
     get_project_root_directory_path,
     get_root_config_directory,
@@ -19,7 +20,7 @@ from Middleware.utilities.config.paths import (
 NICENESS = 10
 
 
-class CommandTooSlowError(Exception):
+class CommandTooSlowError(WilmerError):
     """A command did not end in time and was stopped."""
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from Middleware.exceptions import WilmerError
 from Middleware.models.process import process
 from Middleware.services.memory.compactor_store import FOLDED_FILE, OLD_FILE, OLDEST_FILE
 from Middleware.services.memory.memory_store import ANCHORS_FILE, MEMORIES_FILE, STATE_FILE, SUMMARY_FILE, TRACKER_FILE
@@ -59,7 +60,7 @@ DiscussionIdentity = tuple[str | None, str]
 """The folder of an API key, None without one, and the id of a discussion."""
 
 
-class NoSuchDiscussionError(LookupError):
+class NoSuchDiscussionError(WilmerError, LookupError):
     """There is no such discussion, or more than one; the message names those that exist."""
 
 

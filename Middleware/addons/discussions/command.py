@@ -24,8 +24,8 @@ from Middleware.cli.arguments import (
     accept_launch_flags,
     apply_directories,
 )
-from Middleware.cli.program import StartError
-from Middleware.exceptions import DataKeyError, WilmerError
+from Middleware.cli.program import NotDoneError
+from Middleware.exceptions import DataKeyError, OperatorError, WilmerError
 from Middleware.services.memory.discussion_keys import DiscussionKeys, discussion_keys
 from Middleware.services.memory_service import MemoryService
 from Middleware.utilities import config_utils
@@ -51,10 +51,6 @@ Exit status: 0 if all is well, 1 if something is wrong or was not done, 2 for wr
 KEY_VARIABLE = "WILMER_API_KEY"
 OWNER_ONLY = 0o600
 Options = argparse.Namespace
-
-
-class NotDoneError(Exception):
-    """The command could not be carried out; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +246,7 @@ def main(arguments: Sequence[str], program: str = "memory_tool.py") -> int:
             if key_of(options, ask=False)
             else f"The data is {ENCRYPTED}."
         )
-    except (NotDoneError, StartError, catalog.NoSuchDiscussionError, removal.RemovalRefusedError, WilmerError) as error:
+    except (OperatorError, WilmerError) as error:
         output.print_error(str(error))
     except (OSError, sqlite3.Error) as error:
         output.print_error(f"{type(error).__name__}: {error}")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from Middleware.addons.discussions.reading import Reader
+from Middleware.exceptions import WilmerError
 from Middleware.services.memory.memory_store import ANCHORS_FILE, MEMORIES_FILE, MemoryStore
 from Middleware.services.memory_service import valid_position
 from Middleware.utilities.conversations.discussion_files import Pair, read_pairs, write_content
@@ -27,11 +28,11 @@ Kind = Literal["memory", "searchable", "summary", "state"]
 _KEY = re.compile(f"({'|'.join(get_args(Kind))})-([0-9]{{1,9}})-([0-9a-f]{{8}})")
 
 
-class NoSuchMemoryError(LookupError):
+class NoSuchMemoryError(WilmerError, LookupError):
     """There is no such memory, or it has been changed in the meantime; the message says which."""
 
 
-class DiscussionBusyError(Exception):
+class DiscussionBusyError(WilmerError):
     """The server writes memories of this discussion at this moment. Nothing was changed."""
 
 

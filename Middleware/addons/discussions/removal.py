@@ -14,6 +14,7 @@ from Middleware.addons.discussions.catalog import (
     StoredDiscussion,
     is_key_folder_name,
 )
+from Middleware.exceptions import WilmerError
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder, stored_discussion
 from Middleware.utilities.discussion_state import COMPACTOR, MEMORIES, SHORT
 
@@ -21,7 +22,7 @@ from Middleware.utilities.discussion_state import COMPACTOR, MEMORIES, SHORT
 SHORT_WAIT = 2.0
 
 
-class RemovalRefusedError(Exception):
+class RemovalRefusedError(WilmerError):
     """Nothing was deleted; the message says why."""
 
 

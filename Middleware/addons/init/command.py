@@ -15,7 +15,7 @@ from Middleware.addons.init.questions import (
     DEFAULT_USER,
     REPLACE,
     Dialogue,
-    Stopped,
+    DialogueEndedError,
     confirm,
     is_terminal,
     named_model,
@@ -105,7 +105,7 @@ def run(options: Options, then_starts: bool = False) -> int:
     except StartError as error:
         say(f"ERROR: {error}", error_stream=True)
         return 1
-    except Stopped as stopped:
+    except DialogueEndedError as stopped:
         _say(["Nothing was written.", *map(str, stopped.args)])
         return 1
     except KeyboardInterrupt:
@@ -130,7 +130,7 @@ def offer() -> None:
     interrupt_on_signals()
     try:
         status = run(Options(), then_starts=True) if confirm(OFFER, default=True) else None
-    except Stopped:
+    except DialogueEndedError:
         status = None
     except KeyboardInterrupt:
         say("\nInterrupted; nothing was written.")
@@ -142,7 +142,7 @@ def offer() -> None:
 
 
 def _set_up(options: Options, dialogue: Dialogue) -> tuple[Choice, Written]:
-    """Raises StartError, Stopped or KeyboardInterrupt with nothing written."""
+    """Raises StartError, DialogueEndedError or KeyboardInterrupt with nothing written."""
     # Cached content may be older than the files.
     config_utils.reset_config_store()
     if options.user is not None and (problem := user_name_problem(options.user)):
@@ -205,7 +205,10 @@ def _address(text: str) -> str:
 
 
 def _settle_existing(name: str, dialogue: Dialogue) -> str:
-    """Return the user to write: not ``name`` if that exists and is not to be replaced. Raises StartError or Stopped."""
+    """Return the user to write: not ``name`` if that exists and is not to be replaced.
+
+    Raises StartError or DialogueEndedError.
+    """
     while True:
         user = as_spelled(name)
         existing = existing_files(user)

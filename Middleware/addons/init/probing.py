@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from Middleware.addons.init.plan import window_of
 from Middleware.addons.init.servers import LOOPBACK, LOOPBACK_IPV6, OTHER_KIND, Model, NoServer, Server
-from Middleware.exceptions import ConfigurationError
+from Middleware.exceptions import ConfigurationError, WilmerError
 from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.http.client import HttpClient
 from Middleware.utilities.http.problems import HttpError, HttpProblem, Kind
@@ -60,7 +60,7 @@ GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dri", "/dev/dxg")
 _THINKS = re.compile(r"enable_thinking|<think>|reasoning")
 
 
-class Unreachable(Exception):
+class UnreachableError(WilmerError):
     """There is no HTTP server, or it does not answer in time. The message follows the address.
 
     ``silent``: no connection was accepted.
@@ -87,7 +87,7 @@ class Reply:
 def ask(address: str, path: str, key: str | None = None, body: object = None, seconds: float = SECONDS) -> Reply:
     """Ask ``address`` (scheme, host, port, perhaps a path) for ``path``. Redirects are not followed.
 
-    Raises Unreachable.
+    Raises UnreachableError.
     """
     headers = {"Accept": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
     data = None if body is None else json.dumps(body).encode("utf-8")
@@ -106,20 +106,20 @@ def ask(address: str, path: str, key: str | None = None, body: object = None, se
     except HttpError as error:
         raise _unreachable(error.problem, seconds) from error
     except ConfigurationError as error:
-        raise Unreachable(f"cannot be reached: {error}") from error
+        raise UnreachableError(f"cannot be reached: {error}") from error
     found = _parse_json(response.body) if response.head.status == 200 and response.complete else None
     return Reply(response.head.status, found, response.head.headers.get("server", ""))
 
 
-def _unreachable(problem: HttpProblem, seconds: float) -> Unreachable:
+def _unreachable(problem: HttpProblem, seconds: float) -> UnreachableError:
     if problem.kind is Kind.REFUSED:
-        return Unreachable("nothing runs there", silent=True)
+        return UnreachableError("nothing runs there", silent=True)
     if problem.kind in (Kind.CONNECT_TIMEOUT, Kind.READ_TIMEOUT):
         # Firewalls never answer where nothing may connect, and Windows takes seconds to refuse.
-        return Unreachable(f"did not answer within {seconds:g} s", silent=problem.kind is Kind.CONNECT_TIMEOUT)
+        return UnreachableError(f"did not answer within {seconds:g} s", silent=problem.kind is Kind.CONNECT_TIMEOUT)
     if problem.kind in (Kind.LOST, Kind.UNREADABLE):
-        return Unreachable("does not speak HTTP")
-    return Unreachable(f"cannot be reached: {problem.text}{_ADVICE.get(problem.kind, '')}")
+        return UnreachableError("does not speak HTTP")
+    return UnreachableError(f"cannot be reached: {problem.text}{_ADVICE.get(problem.kind, '')}")
 
 
 def _parse_json(data: bytes) -> object:
@@ -136,7 +136,7 @@ Ask = Callable[[str], Reply]
 
 
 class Questions:
-    """Asks one server, each path once, with or without a key. ``ask`` raises Unreachable."""
+    """Asks one server, each path once, with or without a key. ``ask`` raises UnreachableError."""
 
     def __init__(self, address: str, seconds: float, key: str | None = None) -> None:
         self.address = address
@@ -154,9 +154,9 @@ class Questions:
     def _ask(self, path: str) -> Reply:
         try:
             if time.monotonic() > self._deadline:
-                raise Unreachable("takes too long to answer")
+                raise UnreachableError("takes too long to answer")
             return ask(self.address, path, self.key, seconds=self._seconds)
-        except Unreachable:
+        except UnreachableError:
             # A server that has answered exists, even if it closes the connection for a path that it does not know.
             if not self._replies:
                 raise
@@ -205,7 +205,7 @@ def probe(address: str, named: bool = False) -> Found:
         if not (key.isascii() and key.isprintable()):
             return NoServer(address, f"wants an API key, and what the environment variable {variable} holds is not one")
         return _look(Questions(address, seconds, key), variable)
-    except Unreachable as error:
+    except UnreachableError as error:
         return NoServer(address, str(error), silent=error.silent)
 
 
@@ -366,7 +366,7 @@ def look_closer(server: Server, model: Model) -> Model:
     key = os.environ.get(server.key_variable, "").strip() or None
     try:
         reply = ask(server.address, "/api/show", key, {"model": model.name}, NAMED_SECONDS)
-    except Unreachable:
+    except UnreachableError:
         return model
     # The key is ``<architecture>.context_length``.
     lengths = (

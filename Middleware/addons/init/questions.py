@@ -13,6 +13,7 @@ from Middleware.addons.init.output import LISTED_MODELS, SHOWN_MODELS, describe_
 from Middleware.addons.init.servers import Model, Server, normal_address
 from Middleware.addons.init.writing import user_name_problem
 from Middleware.cli.program import StartError, say
+from Middleware.exceptions import OperatorError
 from Middleware.utilities.terminal import printable
 
 DEFAULT_USER = "me"
@@ -24,7 +25,7 @@ SHORTEST_PART = 3
 _Item = TypeVar("_Item")
 
 
-class Stopped(Exception):
+class DialogueEndedError(OperatorError):
     """The user ends the dialogue: Ctrl-D, or an empty answer where one is needed."""
 
 
@@ -87,11 +88,11 @@ class Dialogue:
             say(f"Please enter a name, or the word {REPLACE}.")
 
     def address(self) -> str:
-        """Return the address of a server that was not found. Raises Stopped without an answer."""
+        """Return the address of a server that was not found. Raises DialogueEndedError without an answer."""
         while True:
             text = read_line("Address of your LLM server, such as http://192.168.1.20:11434 (Enter: stop here): ")
             if not text:
-                raise Stopped
+                raise DialogueEndedError
             try:
                 return normal_address(text)
             except ValueError as error:
@@ -122,7 +123,7 @@ class Dialogue:
 
 
 def confirm(question: str, default: bool) -> bool:
-    """Ask a question that is answered with yes or no. Raises Stopped."""
+    """Ask a question that is answered with yes or no. Raises DialogueEndedError."""
     while True:
         answer = read_line(f"{question} [{'Y/n' if default else 'y/N'}] ").lower()
         if not answer:
@@ -148,7 +149,7 @@ def _user_name(question: str, default: str) -> str:
 
 
 def read_line(prompt: str) -> str:
-    """Read one answer, without blanks around it. Raises Stopped at the end of the input."""
+    """Read one answer, without blanks around it. Raises DialogueEndedError at the end of the input."""
     try:
         return printable(input(prompt).strip())
     # The terminal sent bytes that are not valid in its encoding.
@@ -156,7 +157,7 @@ def read_line(prompt: str) -> str:
         return "?"
     except EOFError:
         say("")
-        raise Stopped from None
+        raise DialogueEndedError from None
 
 
 def _list_models(models: Sequence[Model]) -> None:

@@ -20,7 +20,7 @@ from psycopg.rows import TupleRow
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from Middleware.addons.postgres.addresses import UNREADABLE, problem_of
-from Middleware.exceptions import EarlyTerminationException, StateUnavailableError
+from Middleware.exceptions import EarlyTerminationException, StateUnavailableError, WilmerError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.daemon_threads import start_daemon
 
@@ -63,11 +63,11 @@ _CONNECT: dict[str, Any] = {
 }
 
 
-class StatementAbortedError(psycopg.OperationalError):
+class StatementAbortedError(WilmerError, psycopg.OperationalError):
     """A statement took too long, or the database went down during it. Its connection is closed."""
 
 
-class AddressError(psycopg.ProgrammingError):
+class AddressError(WilmerError, psycopg.ProgrammingError):
     """The address of the database cannot be read. The text says why, and quotes nothing of it."""
 
 

@@ -15,6 +15,7 @@ from importlib import resources
 from psycopg import errors
 
 from Middleware.addons.postgres.database import StateConnection
+from Middleware.exceptions import OperatorError
 
 _FILE = re.compile(r"(\d{4})_\w+\.sql")
 _OLDEST = re.compile(r"-- oldest program: (\d+)\n")
@@ -25,7 +26,7 @@ _WAIT_SECONDS = 60.0
 _ATTEMPTS = 3
 
 
-class SchemaError(Exception):
+class SchemaError(OperatorError):
     """The schema cannot be used or made. The text is one sentence for the administrator."""
 
 

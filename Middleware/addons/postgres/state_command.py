@@ -19,7 +19,7 @@ from Middleware.addons.discussions.spaces import as_user, discussions_in_files, 
 from Middleware.addons.postgres.addresses import DATABASE_VARIABLE, SCHEMES, chosen_database
 from Middleware.addons.postgres.database import StateConnection, first_line
 from Middleware.addons.postgres.database_conversations import conversations_of, database_for_command
-from Middleware.addons.postgres.migrations import SchemaError, has_schema, migrate
+from Middleware.addons.postgres.migrations import has_schema, migrate
 from Middleware.addons.postgres.moving import Outcome, move_in, move_out
 from Middleware.addons.postgres.stored_discussions import DiscussionName, discussion_names
 from Middleware.cli.arguments import (
@@ -27,8 +27,9 @@ from Middleware.cli.arguments import (
     accept_launch_flags,
     apply_directories,
 )
+from Middleware.cli.program import NotDoneError
 from Middleware.cli.running_server import servers_in
-from Middleware.exceptions import WilmerError
+from Middleware.exceptions import OperatorError, WilmerError
 from Middleware.utilities.text_utils import counted
 
 DESCRIPTION = """Looks after the state database, which several workers share:
@@ -47,10 +48,6 @@ SELECT number, host, pid, version, to_char(started_at, 'YYYY-MM-DD HH24:MI'), co
        (SELECT count(*) FROM wilmer.gate WHERE worker = number)
 FROM wilmer.workers WHERE number IN (SELECT wilmer.live_workers()) ORDER BY number"""
 Options = argparse.Namespace
-
-
-class NotDoneError(Exception):
-    """The command could not be carried out; the text says why."""
 
 
 @dataclass
@@ -100,10 +97,10 @@ def main(words: Sequence[str], program: str = "state") -> int:
         _use_configuration(options)
         with closing(_connect(options.database)) as connection:
             return COMMANDS[options.command](connection, options)
-    except (NotDoneError, SchemaError, WilmerError) as error:
-        print_error(str(error))
     except psycopg.Error as error:
         print_error(f"The state database: {first_line(error)}")
+    except (OperatorError, WilmerError) as error:
+        print_error(str(error))
     except KeyboardInterrupt:
         print_error("Stopped. What was printed as done is done.")
     return 1

@@ -22,7 +22,7 @@ from Middleware.addons.postgres.database import (
 from Middleware.addons.postgres.listener import Listener, notifications_arrive
 from Middleware.addons.postgres.migrations import SchemaError, migrate
 from Middleware.addons.postgres.session import WorkerSession
-from Middleware.exceptions import StateUnavailableError
+from Middleware.exceptions import OperatorError, StateUnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ _FINAL = (
 _OTHER_PROGRAM = ("invalid response to SSL", "expected authentication request")
 
 
-class StateStartError(Exception):
+class StateStartError(OperatorError):
     """The state database cannot be used. The text is one line for the administrator, without the password."""
 
 

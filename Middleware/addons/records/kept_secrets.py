@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from Middleware.exceptions import WilmerError
 from Middleware.utilities.config.excerpts import is_secret_name
 from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
 
@@ -44,7 +45,7 @@ class Span(NamedTuple):
     whole: bool
 
 
-class KeptSecretError(ValueError):
+class KeptSecretError(WilmerError, ValueError):
     """A kept secret cannot be put back. ``position`` is its index in the text."""
 
     def __init__(self, message: str, position: int) -> None:

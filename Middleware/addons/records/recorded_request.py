@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from Middleware.addons.records.model import RunDocument
+from Middleware.exceptions import WilmerError
 
 
-class NotKeptError(Exception):
+class NotKeptError(WilmerError):
     """What is needed of a run was not kept; the message says what, and why."""
 
 

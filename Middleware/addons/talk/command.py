@@ -37,10 +37,10 @@ from Middleware.cli.arguments import (
 )
 from Middleware.cli.launch import Launch
 from Middleware.cli.preparation import build_application, configure
-from Middleware.cli.program import StartError, program_name, say
+from Middleware.cli.program import program_name, say
 from Middleware.cli.running_server import announced, find_server
 from Middleware.cli.signals import INTERRUPTED
-from Middleware.exceptions import WilmerError
+from Middleware.exceptions import OperatorError, WilmerError
 from Middleware.utilities.terminal import wants_colour
 from Middleware.utilities.text_utils import did_you_mean
 
@@ -123,7 +123,7 @@ def _reported(terminal: TerminalWriter) -> Iterator[list[int]]:
     status = [0]
     try:
         yield status
-    except (TalkError, StartError, WilmerError, OSError) as error:
+    except (OperatorError, WilmerError, OSError) as error:
         terminal.end_line()
         is_locked = isinstance(error, TalkError) and error.status == HTTPStatus.UNAUTHORIZED
         hint = " --ask-key asks for the key." if is_locked else ""

@@ -13,6 +13,7 @@ from wsgiref.types import WSGIApplication, WSGIEnvironment
 
 from Middleware.api.running.running_requests import running_requests
 from Middleware.api.running.shutdown import shut_down
+from Middleware.exceptions import OperatorError
 from Middleware.utilities.answers.stream_parsers import SSEParser
 from Middleware.utilities.http.client import HttpClient
 from Middleware.utilities.http.problems import HttpError
@@ -26,7 +27,7 @@ SLICE_SECONDS = 0.2
 STOP_SECONDS = 10.0
 
 
-class TalkError(Exception):
+class TalkError(OperatorError):
     """There is no answer; the message is for the user. ``status``: of the response, 0 without one."""
 
     def __init__(self, message: str, status: int = 0) -> None:

@@ -18,6 +18,7 @@ from Middleware.addons.workflow_tests.suites import WorkflowTest
 from Middleware.cli.arguments import LaunchArguments, Parser, accept_launch_flags, apply_arguments
 from Middleware.cli.program import program_name, say
 from Middleware.cli.signals import INTERRUPTED
+from Middleware.exceptions import OperatorError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.paths import get_root_config_directory, meant_folder, missing_folder, page_shown
 from Middleware.utilities.config.workflows import TEST_SUFFIX
@@ -29,7 +30,7 @@ GUIDE = f"{page_shown('User/workflow-tests.md')} shows how to write some"
 RED, GREEN, BOLD = "31", "32", "1"
 
 
-class NoSuchTestsError(Exception):
+class NoSuchTestsError(OperatorError):
     """The paths on the command line name no tests; the message says why."""
 
 

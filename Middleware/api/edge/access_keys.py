@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from wsgiref.types import WSGIEnvironment
 
 from Middleware.api.dialects import Dialect, dialect_of
-from Middleware.exceptions import WilmerError
+from Middleware.exceptions import OperatorError, WilmerError
 from Middleware.utilities.command_lines import command, own_command
 from Middleware.utilities.files.file_access import file_signature, is_unsettled
 from Middleware.utilities.once import Once
@@ -63,7 +63,7 @@ _COMMENT = re.compile(r"(?:^|\s)#.*")
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 
 
-class AccessKeysError(Exception):
+class AccessKeysError(OperatorError):
     """The file cannot be used. The message names file and line, never a key."""
 
 

@@ -304,7 +304,7 @@ def _refuse(environ: WSGIEnvironment, start_response: StartResponse, refusal: Re
     return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]
 
 
-class _BodyTooLarge(Exception):
+class _BodyTooLargeError(Exception):
     """The body has more bytes than allowed."""
 
 
@@ -318,7 +318,7 @@ def take_body(environ: WSGIEnvironment, limit: int | None) -> Refusal | None:
         return ADMITTED_TOO_LATE
     try:
         _read_body(environ, limit)
-    except _BodyTooLarge:
+    except _BodyTooLargeError:
         refusal = Refusal(
             "413 Content Too Large",
             f"The request body is larger than {(limit or 0) // MEGABYTE} MB (--max-request-mb).",
@@ -340,7 +340,7 @@ def _read_body(environ: WSGIEnvironment, limit: int | None) -> None:
     is_chunked = "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower()
     length = None if is_chunked else _declared_length(environ)
     if limit is not None and length is not None and length > limit:
-        raise _BodyTooLarge
+        raise _BodyTooLargeError
     # Reading to the end of the input is safe only where the server decodes the chunks.
     ends_by_itself = is_chunked and ("wsgi.input_terminated" in environ or "eventlet.input" in environ)
     if is_read or not (length or ends_by_itself):
@@ -369,7 +369,7 @@ def _read(stream: Any, length: int | None, limit: int | None) -> io.BytesIO:
             raise EOFError
         body.write(piece)
         if limit is not None and body.tell() > limit:
-            raise _BodyTooLarge
+            raise _BodyTooLargeError
         # Under Eventlet, a fast upload would otherwise keep other green threads from running.
         time.sleep(0)
     return body

@@ -7,13 +7,15 @@ a byte order mark at the start is dropped.
 
 from __future__ import annotations
 
+from Middleware.exceptions import WilmerError
+
 _BOM = "\ufeff"
 
 # An image in an event has a few megabytes; a line that never ends must not fill the memory.
 MAX_LINE_BYTES = 64 * 1024 * 1024
 
 
-class LineTooLongError(ValueError):
+class LineTooLongError(WilmerError, ValueError):
     """A line exceeds ``MAX_LINE_BYTES``."""
 
 

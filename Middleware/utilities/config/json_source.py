@@ -144,7 +144,7 @@ class JsonSource:
             return json.loads(self.text, parse_constant=_refuse_constant, object_pairs_hook=self._object)
         except json.JSONDecodeError as error:
             message, offset = json_mistakes.explain(error.msg, self.text, error.pos, self.open_bracket)
-        except _UnknownConstant as error:
+        except _UnknownConstantError as error:
             message = f"{error} is not a JSON value"
             offset = next((match.start() for match in _TOKEN.finditer(self.text) if match.group() == str(error)), 0)
         except RecursionError:
@@ -353,9 +353,9 @@ def _string(token: str) -> str:
         return token
 
 
-class _UnknownConstant(ValueError):
+class _UnknownConstantError(ValueError):
     """A word such as NaN, which is valid in JavaScript but not in JSON."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise _UnknownConstant(name)
+    raise _UnknownConstantError(name)

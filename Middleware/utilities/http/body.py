@@ -10,6 +10,8 @@ import math
 import re
 from collections.abc import Mapping
 
+from Middleware.exceptions import WilmerError
+
 # A size and its extensions take a few bytes. Without a limit a server could fill the memory with one line.
 MAX_CHUNK_LINE_BYTES = 16 * 1024
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\n]*)?\r?")
@@ -17,7 +19,7 @@ _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\n]*)?\r?")
 _CHUNK_START = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 
 
-class WireError(ValueError):
+class WireError(WilmerError, ValueError):
     """The peer does not speak HTTP/1.1."""
 
 

@@ -12,7 +12,7 @@ import socket
 import ssl
 from dataclasses import dataclass
 
-from Middleware.exceptions import ConfigValueError
+from Middleware.exceptions import ConfigValueError, WilmerError
 
 # Enough for any system error; a proxy's own text may be a whole page.
 MAX_REASON_CHARACTERS = 100
@@ -47,7 +47,7 @@ class HttpProblem:
     text: str
 
 
-class HttpError(Exception):
+class HttpError(WilmerError):
     """A failed call. ``problem`` is the reason; callers convert it into an error of their own.
 
     ``beginning`` is the last usable part of a body that is too large.
@@ -59,7 +59,7 @@ class HttpError(Exception):
         self.beginning = beginning
 
 
-class NotLocalError(OSError):
+class NotLocalError(WilmerError, OSError):
     """The connected host is neither this machine nor in its local network; the text is its address."""
 
 

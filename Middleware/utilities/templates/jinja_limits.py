@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any
 
+from Middleware.exceptions import WilmerError
+
 # What Docs/User/variables.md promises.
 RENDER_SECONDS = 2.0
 MAX_OUTPUT_CHARACTERS = 1_000_000
@@ -32,7 +34,7 @@ CONTAINERS: tuple[type, ...] = (list, tuple, set, frozenset, type({}.keys()), ty
 _COMPOSED: tuple[type, ...] = (dict, *CONTAINERS, Mapping)
 
 
-class RenderLimitError(Exception):
+class RenderLimitError(WilmerError):
     """A template takes too long, or makes too large a text."""
 
 

@@ -20,6 +20,7 @@ from string import Formatter
 from types import ModuleType
 from typing import Any
 
+from Middleware.exceptions import WilmerError
 from Middleware.utilities.text_utils import escape_braces, restore_braces
 
 # name -> (value, whether it comes from the configuration); raises UnknownVariableError.
@@ -38,8 +39,10 @@ LONG_NUMBER = re.compile(r"\d{7}")
 _CONVERSIONS: dict[str, Callable[[Any], str]] = {"r": repr, "s": str, "a": ascii}
 
 
-class SubstitutionError(ValueError):
+class SubstitutionError(WilmerError, ValueError):
     """A text cannot be filled in: its braces are not a valid template, or a placeholder cannot be resolved."""
+
+    private = True
 
 
 class UnknownVariableError(SubstitutionError):

@@ -124,11 +124,11 @@ class WorkflowVariableManager:
         values = Values(context)
         try:
             return render_template(text, values.for_jinja, escaped, marked)
-        # A missing prompt template is a mistake in the configuration, not in this text.
-        except WilmerError:
-            raise
         # A template may call methods of objects from other packages, which may raise anything.
         except Exception as problem:
+            # A missing prompt template is a mistake in the configuration, not in this text.
+            if isinstance(problem, WilmerError) and not isinstance(problem, (SubstitutionError, RenderLimitError)):
+                raise
             _warn(problem, text, values)
             return text
 

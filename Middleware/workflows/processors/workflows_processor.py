@@ -105,7 +105,7 @@ class WorkflowProcessor:
                 for index in range(len(self.run.nodes)):
                     self._report((yield from self._run_node(index)))
         # The client has its answer, and does not see that a node after it failed.
-        except _RunEnds as end:
+        except _RunEndedError as end:
             self.record.error = type(end.__cause__).__name__
         except BaseException as error:
             self.record.error = type(error).__name__
@@ -234,7 +234,7 @@ class WorkflowProcessor:
                 name,
                 error,
             )
-            raise _RunEnds from error
+            raise _RunEndedError from error
         if index > self.responder_index:
             logger.error(
                 "Request %s: workflow %s, node %d '%s' failed after the answer: %s",
@@ -245,7 +245,7 @@ class WorkflowProcessor:
                 public_text(error),
                 exc_info=not isinstance(error, WilmerError),
             )
-            raise _RunEnds from error
+            raise _RunEndedError from error
         # The innermost workflow names the position; the workflows around it must not replace it.
         if not early and not hasattr(error, "location"):
             problem = self._type_problem(index)
@@ -546,7 +546,7 @@ def is_stream(result: object) -> TypeGuard[Generator[Chunk, None, None]]:
     return isinstance(result, GeneratorType)
 
 
-class _RunEnds(Exception):
+class _RunEndedError(Exception):
     """A node after the responder failed: the run ends, the answer stays."""
 
 

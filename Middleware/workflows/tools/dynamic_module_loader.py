@@ -22,6 +22,7 @@ from Middleware.exceptions import (
     ConfigurationError,
     ConfigValueError,
     EarlyTerminationException,
+    WilmerError,
 )
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
@@ -46,8 +47,10 @@ _numbers = itertools.count(1)
 _path_lock = threading.Lock()
 
 
-class DynamicModuleError(Exception):
+class DynamicModuleError(WilmerError):
     """Raised by a script to answer with a message of its own instead of a result."""
+
+    private = True
 
     def __init__(self, message: str, module_name: str | None = None, details: object = None) -> None:
         super().__init__(message)

@@ -103,13 +103,13 @@ class MCPClient:
         }
 
     def _run(self, server: str, tool: str, action: Action, timeout: float) -> Any:
-        from Middleware.workflows.tools.mcp.sessions import SessionError, SessionTimeout
+        from Middleware.workflows.tools.mcp.sessions import SessionError, SessionTimeoutError
 
         seconds = check_timeout(timeout)
         request = current_request()
         try:
             return self._sessions.run(load_server(server), action, seconds, request.cancel_scope if request else None)
-        except SessionTimeout as error:
+        except SessionTimeoutError as error:
             raise MCPToolCallError(f"MCP call to '{server}.{tool}' timed out after {seconds:.15g}s ({error})") from None
         except SessionError as error:
             raise MCPToolCallError(f"MCP call to '{server}.{tool}' failed: {error}") from None

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from urllib3.exceptions import ConnectTimeoutError
 
-from Middleware.addons.init.probing import KEY_VARIABLE, Unreachable, ask, probe, probe_all
+from Middleware.addons.init.probing import KEY_VARIABLE, UnreachableError, ask, probe, probe_all
 from Middleware.addons.init.servers import Model, NoServer, Server, normal_address
 from Tests.addons.init import llm_servers
 from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
@@ -212,7 +212,7 @@ def dripping() -> Iterator[str]:
 
 def test_a_head_that_drips_holds_nobody_up(dripping: str) -> None:
     started = time.monotonic()
-    with pytest.raises(Unreachable, match=r"did not answer within 0\.5 s"):
+    with pytest.raises(UnreachableError, match=r"did not answer within 0\.5 s"):
         ask(dripping, "/api/show", body={"model": "m"}, seconds=0.5)
     assert time.monotonic() - started < 10
 

@@ -24,7 +24,7 @@ from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.workflows.tools import mcp_client_tool
 from Middleware.workflows.tools.mcp.server_file import load_server
-from Middleware.workflows.tools.mcp.sessions import McpSessions, SessionTimeout
+from Middleware.workflows.tools.mcp.sessions import McpSessions, SessionTimeoutError
 from Middleware.workflows.tools.mcp_client_tool import MCPClient, MCPToolCallError
 from Tests.llmapis.lab import Lab
 from Tests.utilities.shortages import no_more_threads
@@ -410,7 +410,7 @@ def test_a_call_ends_in_time_even_if_the_thread_of_the_sessions_is_blocked(
         return (await client.call_tool("folder", {})).content[0].text
 
     began = time.monotonic()
-    with pytest.raises(SessionTimeout, match="blocked"):
+    with pytest.raises(SessionTimeoutError, match="blocked"):
         sessions.run(server, block, 0.5)
     assert time.monotonic() - began < 30
     assert "The thread of the MCP sessions is blocked" in caplog.text

@@ -262,7 +262,7 @@ class ConfigEditor:
             full = self._complete(file, text)
         except ConsoleError as error:
             about = Finding("error", file.display, "", None, str(error.__cause__ or error))
-            return [{**_as_json(about), **error.beside}]
+            return [{**_as_json(about), **error.further}]
         secrets = {*file.hidden.secrets, *masked(full, file.display).secrets}
         return [_without(secrets, _as_json(finding)) for finding in check_unsaved(file.display, text, full)]
 

@@ -15,7 +15,7 @@ from Middleware.addons.discussions.elsewhere import StoredElsewhere, stored_else
 from Middleware.addons.discussions.output import make_utf8, print_error, say
 from Middleware.addons.discussions.rekey import journal as rekey_journal
 from Middleware.addons.discussions.rekey.folder import Result, change_all, stored_files
-from Middleware.addons.discussions.rekey.journal import Journal, OtherOperationError
+from Middleware.addons.discussions.rekey.journal import Journal
 from Middleware.addons.discussions.rekey.keys import KeyChange
 from Middleware.api.edge.access_keys import KEY_FILE
 from Middleware.cli import keys
@@ -24,9 +24,9 @@ from Middleware.cli.arguments import (
     accept_launch_flags,
     apply_directories,
 )
-from Middleware.cli.program import StartError
+from Middleware.cli.program import NotDoneError
 from Middleware.cli.running_server import servers_in
-from Middleware.exceptions import ConfigurationError, WilmerError
+from Middleware.exceptions import ConfigurationError, OperatorError, WilmerError
 from Middleware.services.memory.discussion_keys import ENCRYPT_KEY
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import own_command
@@ -50,10 +50,6 @@ OLD_VARIABLE, NEW_VARIABLE = "WILMER_API_KEY", "WILMER_NEW_API_KEY"
 BACKUP_SUFFIX, UNFINISHED = "_backup", ".unfinished"
 RENAME_TIMEOUT = 2.0 if os.name == "nt" else 0.0  # seconds; Windows refuses while a program has a file of it open
 Options = argparse.Namespace
-
-
-class NotDoneError(Exception):
-    """Something is left to do; the text says what and why."""
 
 
 def run(arguments: Sequence[str] | None = None, program: str = "rekey_encrypted_files.py") -> int:
@@ -80,7 +76,7 @@ def main(arguments: Sequence[str], program: str = "rekey_encrypted_files.py") ->
         if status == 0 and change.new_key:
             _change_list(change.old_key, change.new_key, options.accepted_keys_file)
         return status
-    except (NotDoneError, OtherOperationError, keys.NotDoneError, StartError, WilmerError) as error:
+    except (OperatorError, WilmerError) as error:
         print_error(str(error))
     except OSError as error:
         print_error(f"{error.filename or 'A file'}: {error.strerror or type(error).__name__}. Run it again to go on.")
@@ -377,7 +373,7 @@ def _finish(folder: str, change: KeyChange) -> int:
 
 
 def _change_list(old: str, new: str, given: str | None) -> None:
-    """Replace the old key in the list of accepted keys, or print the line for it. Raises keys.NotDoneError."""
+    """Replace the old key in the list of accepted keys, or print the line for it. Raises NotDoneError."""
     path = config_utils.clean_directory(given) or keys.default_list()
     if given is None and not os.path.exists(path):
         say(

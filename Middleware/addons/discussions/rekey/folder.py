@@ -11,7 +11,7 @@ from itertools import groupby
 
 from Middleware.addons.discussions.rekey.journal import NAME, Journal
 from Middleware.addons.discussions.rekey.keys import KeyChange
-from Middleware.exceptions import ConfigSyntaxError, DataKeyError
+from Middleware.exceptions import ConfigSyntaxError, DataKeyError, WilmerError
 from Middleware.services.memory.memory_store import STATE_FILE
 from Middleware.utilities.config.json_source import parse_json
 from Middleware.utilities.conversations.stored_files import PRIVATE_FILE
@@ -24,7 +24,7 @@ _SHORT_WAIT = 2.0  # seconds; a server holds it for milliseconds
 WRONG_KEY = "belongs to another API key, or to a user that is not configured any more"
 
 
-class SkippedError(Exception):
+class SkippedError(WilmerError):
     """A file stays as it is; the text says why."""
 
 

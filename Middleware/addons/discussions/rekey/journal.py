@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from Middleware.exceptions import OperatorError
 from Middleware.utilities.files.file_access import atomic_write
 
 NAME = ".rekey_journal.json"
@@ -16,7 +17,7 @@ OWNER_ONLY = 0o600
 REKEY, DECRYPT = "re-key", "decrypt"
 
 
-class OtherOperationError(Exception):
+class OtherOperationError(OperatorError):
     """The folder is in the middle of something else; the text says of what."""
 
 

@@ -29,6 +29,7 @@ from Middleware.addons.records.store.packing import (
     with_numbers,
     zipped,
 )
+from Middleware.exceptions import WilmerError
 from Middleware.utilities import sqlite
 from Middleware.utilities.encryption_utils import cipher_for
 from Middleware.utilities.files.file_access import process_lock
@@ -70,11 +71,11 @@ SEGMENT_TABLES = (
 )
 
 
-class DamagedError(Exception):
+class DamagedError(WilmerError):
     """A file has other content than was written. The text names the file."""
 
 
-class OtherVersionError(Exception):
+class OtherVersionError(WilmerError):
     """The file has the tables of another version."""
 
 

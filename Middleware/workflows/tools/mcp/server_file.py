@@ -68,11 +68,11 @@ def load_server(name: str) -> McpServer:
         raise MCPToolCallError(f"MCP server config '{name}' was not found under Public/Configs/MCPServers/.") from None
     except ConfigurationError as error:
         raise MCPToolCallError(f"MCP server config '{name}' cannot be read: {error}") from None
-    except _UnusableError as problem:
+    except _ServerFileError as problem:
         raise MCPToolCallError(f"MCP server config '{name}' {problem}.") from None
 
 
-class _UnusableError(Exception):
+class _ServerFileError(Exception):
     """A file cannot be used; the text continues its name."""
 
 
@@ -81,15 +81,15 @@ def _server(name: str, data: Mapping[str, object]) -> McpServer:
     if transport not in TRANSPORTS:
         shown = transport if MCP_SERVER.has(data, "transport") else None
         *first, last = (f"'{known}'" for known in TRANSPORTS)
-        raise _UnusableError(f"has the transport {shown!r}; it must be {', '.join(first)} or {last}")
+        raise _ServerFileError(f"has the transport {shown!r}; it must be {', '.join(first)} or {last}")
     if transport != "stdio":
         return McpServer(name, transport, url=_url(data, transport), headers=_pairs(data, "headers"))
     folder = os.path.expanduser(_text(data, "cwd"))
     if folder and not os.path.isdir(folder):
-        raise _UnusableError("has a 'cwd' that is not a folder")
+        raise _ServerFileError("has a 'cwd' that is not a folder")
     args = MCP_SERVER.value(data, "args") or []
     if not isinstance(args, list) or not all(map(_is_plain, args)):
-        raise _UnusableError("needs a list of strings as 'args'")
+        raise _ServerFileError("needs a list of strings as 'args'")
     return McpServer(
         name,
         transport,
@@ -104,14 +104,14 @@ def _text(data: Mapping[str, object], key: str) -> str:
     value = MCP_SERVER.value(data, key)
     # No operating system and no HTTP library takes a NUL.
     if not isinstance(value, str) or "\0" in value:
-        raise _UnusableError(f"has a '{key}' that is not a string")
+        raise _ServerFileError(f"has a '{key}' that is not a string")
     return value.strip()
 
 
 def _needed(data: Mapping[str, object], key: str, transport: str) -> str:
     if value := _text(data, key):
         return value
-    raise _UnusableError(f"has no '{key}', which the transport '{transport}' needs")
+    raise _ServerFileError(f"has no '{key}', which the transport '{transport}' needs")
 
 
 def _url(data: Mapping[str, object], transport: str) -> str:
@@ -122,14 +122,14 @@ def _url(data: Mapping[str, object], transport: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise _UnusableError("has a 'url' that is not an http:// or https:// address")
+        raise _ServerFileError("has a 'url' that is not an http:// or https:// address")
     return url
 
 
 def _pairs(data: Mapping[str, object], key: str) -> Texts:
     values = MCP_SERVER.value(data, key) or {}
     if not isinstance(values, dict) or not all(map(_is_plain, values.values())):
-        raise _UnusableError(f"needs an object of strings as '{key}'")
+        raise _ServerFileError(f"needs an object of strings as '{key}'")
     return tuple((name, str(value)) for name, value in values.items())
 
 

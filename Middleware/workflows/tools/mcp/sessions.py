@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from Middleware.exceptions import EarlyTerminationException
+from Middleware.exceptions import EarlyTerminationException, WilmerError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
 from Middleware.workflows.tools.mcp.server_file import McpServer
@@ -47,15 +47,17 @@ LONGEST = 500
 Action = Callable[[Any], Awaitable[Any]]
 
 
-class SessionError(Exception):
+class SessionError(WilmerError):
     """A call failed; the text says why."""
 
+    private = True
 
-class SessionTimeout(Exception):
+
+class SessionTimeoutError(WilmerError):
     """The time was up; the text says during what."""
 
 
-class _Unreached(SessionError):
+class _UnreachedError(SessionError):
     """The request certainly started no tool, because the session had ended before."""
 
 
@@ -73,7 +75,7 @@ class McpSessions:
     def run(self, server: McpServer, action: Action, timeout: float, scope: CancelScope | None = None) -> object:
         """Return ``await action(client)`` within ``timeout`` seconds, which cover connecting and the handshake too.
 
-        Raises SessionError, SessionTimeout, and EarlyTerminationException once ``scope`` is cancelled.
+        Raises SessionError, SessionTimeoutError, and EarlyTerminationException once ``scope`` is cancelled.
         """
         load_sdk()
         loop, call = self._running_loop(), _Call(server, is_encryption_active())
@@ -90,7 +92,7 @@ class McpSessions:
             return future.result(timeout + STUCK_SECONDS)
         except concurrent.futures.TimeoutError:
             self._abandon(loop)
-            raise SessionTimeout("waiting for all MCP servers, since one of them blocked the others") from None
+            raise SessionTimeoutError("waiting for all MCP servers, since one of them blocked the others") from None
         except concurrent.futures.CancelledError:
             if scope and scope.cancelled:
                 raise EarlyTerminationException("The MCP call was cancelled") from None
@@ -151,7 +153,7 @@ class McpSessions:
                     reused = session.connected
                     try:
                         return await session.use(action)
-                    except _Unreached:
+                    except _UnreachedError:
                         session.retire()
                         if renewed or not reused:
                             raise
@@ -161,7 +163,9 @@ class McpSessions:
             if not limit.expired():
                 raise SessionError(describe(error)) from None
             call.give_up()
-            raise SessionTimeout("waiting for the tool" if session.connected else "connecting to the server") from None
+            raise SessionTimeoutError(
+                "waiting for the tool" if session.connected else "connecting to the server"
+            ) from None
         finally:
             session.release()
 
@@ -274,7 +278,7 @@ class _Session:
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         if self._over.is_set():
-            raise _Unreached("the server ended the connection")
+            raise _UnreachedError("the server ended the connection")
         from mcp.shared.exceptions import MCPError
 
         try:
@@ -289,12 +293,12 @@ class _Session:
         from mcp_types import CONNECTION_CLOSED
 
         if self._lost:
-            return _Unreached(self._said(error))
+            return _UnreachedError(self._said(error))
         if error.code != CONNECTION_CLOSED:
             return SessionError(self._said(error))
         # The connection's own failure, which comes a moment later, says more.
         await asyncio.wait({self._task}, timeout=0.5)
-        kind = _Unreached if is_refused_connection(self._failure) else SessionError
+        kind = _UnreachedError if is_refused_connection(self._failure) else SessionError
         return kind(self._said(self._failure or error))
 
     async def _live(self) -> None:

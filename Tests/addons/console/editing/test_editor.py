@@ -86,14 +86,14 @@ def test_a_file_that_changed_meanwhile_is_left_alone(lab: Lab) -> None:
     lab.write(GENERAL, lab.read(GENERAL).replace("Think", "Muse"))
     with pytest.raises(ConsoleError) as raised:
         lab.editor.save(GENERAL, "{}", str(shown["base"]), "", "laptop")
-    assert raised.value.status == 409 and "Muse" in str(raised.value.beside["text"])
-    assert raised.value.beside["base"] == lab.editor.file(GENERAL)["base"] != shown["base"]
+    assert raised.value.status == 409 and "Muse" in str(raised.value.further["text"])
+    assert raised.value.further["base"] == lab.editor.file(GENERAL)["base"] != shown["base"]
     assert "Muse" in lab.read(GENERAL)
 
 
 def test_what_is_not_json_is_refused_with_its_position(lab: Lab) -> None:
     error = lab.refused(GENERAL, '"Think",', '"Think"')
-    assert (error.status, error.beside["line"]) == (422, 5)
+    assert (error.status, error.further["line"]) == (422, 5)
     assert "a comma is missing" in str(error) and "General.json:5" in str(error)
 
 
@@ -101,12 +101,12 @@ def test_more_power_needs_a_confirmation_of_exactly_that(lab: Lab) -> None:
     node = '"nodes": [{"type": "PythonModule", "module_path": "/x.py"},'
     error = lab.refused(GENERAL, '"nodes": [', node)
     assert error.status == 428
-    assert error.beside["powers"] == [
+    assert error.further["powers"] == [
         {"text": "node 1 runs the script /x.py", "json_path": "nodes[0].module_path", "line": 2}
     ]
-    other = lab.refused(GENERAL, '"nodes": [', node.replace("/x.py", "/y.py"), str(error.beside["confirm"]))
+    other = lab.refused(GENERAL, '"nodes": [', node.replace("/x.py", "/y.py"), str(error.further["confirm"]))
     assert other.status == 428
-    lab.edit(GENERAL, '"nodes": [', node, str(error.beside["confirm"]))
+    lab.edit(GENERAL, '"nodes": [', node, str(error.further["confirm"]))
     assert "/x.py" in lab.read(GENERAL)
     # Once it is there, other edits of the file are no news.
     lab.edit(GENERAL, '"Think"', '"Ponder"')
@@ -125,13 +125,13 @@ def test_secrets_stay_on_the_server_and_survive(lab: Lab) -> None:
     moved = lab.editor.file(ENDPOINT)
     with pytest.raises(ConsoleError) as raised:
         lab.editor.save(ENDPOINT, str(moved["text"]).replace('"m"', '"<kept secret 1>"'), str(moved["base"]), "", "me")
-    assert raised.value.status == 422 and raised.value.beside["line"]
+    assert raised.value.status == 422 and raised.value.further["line"]
     # Another address would get the key: that is more than before, and shown without the password.
     error = lab.editor.file(ENDPOINT)
     with pytest.raises(ConsoleError) as raised:
         lab.editor.save(ENDPOINT, str(error["text"]).replace("127.0.0.1", "elsewhere"), str(error["base"]), "", "me")
-    assert raised.value.status == 428 and SECRET not in json.dumps(raised.value.beside)
-    assert "elsewhere" in str(raised.value.beside["powers"])
+    assert raised.value.status == 428 and SECRET not in json.dumps(raised.value.further)
+    assert "elsewhere" in str(raised.value.further["powers"])
 
 
 def test_an_older_version_can_be_restored_with_its_secrets(lab: Lab) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
@@ -64,13 +65,11 @@ class _Token:
     value: Value = ""
 
 
-class ConditionSyntaxError(ValueError):
+class ConditionSyntaxError(ConfigValueError):
     """The expression does not follow the grammar. The text does not quote it.
 
     ``position``: the index in the expression where the mistake shows.
     """
-
-    private = False
 
     def __init__(self, message: str, position: int = 0) -> None:
         super().__init__(message)
