@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from Middleware.utilities.config.declarations import ConfigKey
@@ -27,13 +27,15 @@ GROUPS = (
     "Memory: read",
     "Memory: read and write in one, the old way",
 )
-_LISTED = re.compile(r'^<!-- listed under "([^"]+)"(?:, (\d+))?: (.+) -->$', re.MULTILINE)
-"""In a page: the group of its type, the place in that group (last without one), and what the type is for."""
+OFFLINE = "OfflineSearches"
+"""The page of all types whose names begin with "Offline"; every other type has a page of its own."""
+_LISTED = re.compile(r'^<!-- (?:(\w+): )?listed under "([^"]+)"(?:, (\d+))?: (.+) -->$', re.MULTILINE)
+"""In a page: its type, unless it has its name; group of the type, position in it (the last without one), purpose."""
 INTRODUCTION = """\
 # Node types
 
-A workflow is a list of nodes, and the `type` of a node says what it does. Each type has its own page, with an example
-that you can copy and run, all its keys, and notes on how it behaves.
+A workflow is a list of nodes, and the `type` of a node says what it does. The page of a type has an example that you
+can copy and run, all its keys, and notes on how it behaves.
 
 The examples use what `bash run_linux.sh init` writes ([getting started](getting-started.md)): the user `me` and the
 endpoints `Main` and `Worker`. Save each file under the path above it. A file
@@ -73,16 +75,29 @@ ACTS: Mapping[Acts, str] = {
 
 def files(pages: Path) -> dict[Path, str]:
     """The index next to the folder of pages, and the pages with current tables."""
-    each = {pages / f"{node_type}.md": _page(pages, node_type) for node_type in node_types()}
+    types: dict[Path, list[str]] = {}
+    for node_type in node_types():
+        types.setdefault(page_of(pages, node_type), []).append(node_type)
+    each = {path: _page(path, sorted(on_page)) for path, on_page in types.items()}
     return {pages.with_suffix(".md"): index(each), **each}
+
+
+def page_of(pages: Path, node_type: str) -> Path:
+    return pages / f"{OFFLINE if node_type.startswith('Offline') else node_type}.md"
+
+
+def marks(path: Path, node_type: str) -> tuple[str, str]:
+    """What stands around the table of a type in its page."""
+    return (BEGIN if path.stem == node_type else BEGIN.replace("keys", f"keys of {node_type}")), END
 
 
 def index(pages: Mapping[Path, str]) -> str:
     """The list of all types. ``pages``: their pages with texts."""
     lines: dict[str, list[tuple[int, str, str]]] = {title: [] for title in GROUPS}
     for path, text in pages.items():
-        title, place, purpose = _listed(path, text)
-        lines[title].append((place, path.stem, purpose))
+        for node_type, title, position, purpose in _listed(path, text):
+            link = f"{path.stem}.md{'' if path.stem == node_type else f'#{node_type.lower()}'}"
+            lines[title].append((position, node_type, f"| [{node_type}](nodes/{link}) | {purpose} |"))
     groups = [part for title, types in lines.items() for part in (f"### {title}\n", _list(sorted(types)))]
     return "\n".join(
         [
@@ -107,38 +122,48 @@ def _effects() -> Iterable[str]:
         yield f"| {meaning} | {', '.join(types)} |"
 
 
-def _listed(path: Path, text: str) -> tuple[str, int, str]:
-    """Group, place in it, and purpose of a page's type. Raises ValueError if the page does not say."""
-    found = _LISTED.search(text)
-    if found is None or found[1] not in GROUPS:
+def _listed(path: Path, text: str) -> list[tuple[str, str, int, str]]:
+    """The types of a page, each with group, position in it, and purpose. Raises ValueError if the page does not say."""
+    found = _LISTED.findall(text)
+    if not found or any(title not in GROUPS for _, title, _, _ in found):
         raise ValueError(
             f'{path} needs a line such as <!-- listed under "{GROUPS[0]}": What for. -->; the groups are '
             f"{', '.join(GROUPS)}"
         )
-    return found[1], int(found[2] or 1000), found[3]
+    return [
+        (node_type or path.stem, title, int(position or 1000), purpose) for node_type, title, position, purpose in found
+    ]
 
 
 def _list(types: Iterable[tuple[int, str, str]]) -> str:
-    rows = [f"| [{node_type}](nodes/{node_type}.md) | {purpose} |" for _, node_type, purpose in types]
-    return "\n".join(["| Type | What for |", "|---|---|", *rows, ""])
+    return "\n".join(["| Type | What for |", "|---|---|", *(row for _, _, row in types), ""])
 
 
-def _page(pages: Path, node_type: str) -> str:
-    path, node = pages / f"{node_type}.md", node_types()[node_type]
-    text = path.read_text(encoding="utf-8") if path.exists() else _beginning(node_type, node)
-    table = f"\n{key_tables.table(node.KEYS[node_type], COLUMNS)}\n{COMMON}\n"
-    return generated_files.with_part(path, text, (BEGIN, END), table)
+def _page(path: Path, on_page: Sequence[str]) -> str:
+    text = path.read_text(encoding="utf-8") if path.exists() else _beginning(path, on_page)
+    for node_type in on_page:
+        table = f"\n{key_tables.table(node_types()[node_type].KEYS[node_type], COLUMNS)}\n"
+        table += f"{COMMON}\n" if path.stem == node_type else ""
+        text = generated_files.with_part(path, text, marks(path, node_type), table)
+    return text
 
 
-def _beginning(node_type: str, node: type[BaseHandler]) -> str:
+def _beginning(path: Path, on_page: Sequence[str]) -> str:
     """A page that is yet to be written."""
-    listed = f'<!-- listed under "{GROUPS[0]}": {" ".join(summary(node).split())} -->'
-    return f"# {node_type}\n\n{listed}\n\n{summary(node)}\n\n## Example\n\n## Keys\n\n{BEGIN}{END}\n\n## Good to know\n"
+    uses = {node_type: summary(node_types()[node_type]) for node_type in on_page}
+    listed = [
+        f'<!-- {"" if path.stem == node_type else f"{node_type}: "}listed under "{GROUPS[0]}": {" ".join(use.split())} -->'
+        for node_type, use in uses.items()
+    ]
+    tables = ["".join(marks(path, node_type)) for node_type in on_page]
+    common = [] if path.stem in uses else [COMMON.rstrip()]
+    parts = [f"# {path.stem}", *listed, *uses.values(), "## Example", "## Keys", *common, *tables, "## Good to know\n"]
+    return "\n\n".join(parts)
 
 
 def strangers(pages: Path) -> list[Path]:
     """Pages that belong to no type."""
-    return sorted(path for path in pages.glob("*.md") if path.stem not in node_types())
+    return sorted({*pages.glob("*.md")} - {page_of(pages, node_type) for node_type in node_types()})
 
 
 def summary(node: type[BaseHandler]) -> str:

@@ -27,7 +27,7 @@ INTRODUCTION = """\
 
 Everything you configure is JSON below `Public/Configs` (or the folder given with `--ConfigDirectory`). This page lists
 every kind of file with all its keys, as the program declares them (`python -m Scripts.generate` writes it). If you are
-new here, read [first steps](first-steps.md) first.
+new here, read [files and commands](files-and-commands.md) first.
 
 * Where one file names another, it uses the file name without `.json`. Names may lead into sub-folders
   (`"extra/Draft"`) unless stated otherwise, but never out of their folder.

@@ -1,4 +1,4 @@
-"""The commands for a backup in first-steps.md take what is the user's, and restore it over newer files."""
+"""The commands for a backup in files-and-commands.md take what is the user's, and restore it over newer files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from Tests.docs.pages import all_pages
 
-PAGE = all_pages()["Docs/User/first-steps.md"]
+PAGE = all_pages()["Docs/User/files-and-commands.md"]
 OWN = (
     "Configs/Users/me.json",
     "Configs/Presets/OllamaApiChat/Größe 2.json",

@@ -20,7 +20,7 @@ def test_command_lines(page: Page) -> None:
 
 
 def test_the_reference_has_every_flag_and_command() -> None:
-    text = all_pages()["Docs/User/first-steps.md"].prose.replace("\\|", "/")
+    text = all_pages()["Docs/User/files-and-commands.md"].prose.replace("\\|", "/")
     rows = re.findall(r"^\| (`[^|]+?) \|", text, re.MULTILINE)
     words = {word for row in rows for code in re.findall(r"`([^`]+)`", row) for word in code.split()[:1]}
     flags = {option for action in build_parser()._actions for option in action.option_strings}

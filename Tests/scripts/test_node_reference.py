@@ -44,8 +44,11 @@ def test_there_is_no_page_for_an_unknown_type() -> None:
 
 
 def test_the_index_lists_each_type_once_with_a_link_to_its_page() -> None:
-    rows = re.findall(r"^\| \[(\w+)\]\(nodes/\1\.md\) \| .+ \|$", INDEX, re.MULTILINE)
-    assert sorted(rows) == sorted(node_types())
+    rows = re.findall(r"^\| \[(\w+)\]\(nodes/(\w+\.md[#\w]*)\) \| .+ \|$", INDEX, re.MULTILINE)
+    assert sorted(node_type for node_type, _ in rows) == sorted(node_types())
+    for node_type, link in rows:
+        page = node_reference.page_of(node_reference.PAGES, node_type)
+        assert link == (page.name if page.stem == node_type else f"{page.name}#{node_type.lower()}")
 
 
 @pytest.mark.parametrize("title", ["Keys of every node", *node_reference.GROUPS, "Nodes at the same time"])
@@ -55,13 +58,15 @@ def test_the_index_has_its_sections(title: str) -> None:
 
 @pytest.mark.parametrize("node_type", sorted(REGISTRY))
 def test_every_page_has_all_keys_of_its_type(node_type: str, pages: Path) -> None:
-    page = (pages / f"{node_type}.md").read_text(encoding="utf-8")
-    table = page.split(node_reference.BEGIN)[1].split(node_reference.END)[0]
+    path = node_reference.page_of(pages, node_type)
+    page = path.read_text(encoding="utf-8")
+    begin, end = node_reference.marks(path, node_type)
+    table = page.split(begin)[1].split(end)[0]
     keys = REGISTRY[node_type].KEYS[node_type]
     assert all(f"| `{key.name}` | {key_tables.kinds(key)} |" in table for key in keys)
     assert ("no keys of its own" in table) == (not keys)
-    assert "(../nodes.md#keys-of-every-node)" in table
-    assert page.startswith(f"# {node_type}\n") and "\n## Example\n" in page
+    assert "(../nodes.md#keys-of-every-node)" in page
+    assert page.startswith(f"# {path.stem}\n") and "\n## Example\n" in page
 
 
 def test_a_page_keeps_what_stands_around_its_table(pages: Path) -> None:
