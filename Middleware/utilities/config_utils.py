@@ -189,7 +189,7 @@ def mcp_server_file(name: str) -> FoundFile:
 
 def endpoint_names() -> list[str]:
     """Return the names of the current user's endpoints."""
-    return _names_beside(endpoint_candidate("any"))
+    return _names_in_folder_of(endpoint_candidate("any"))
 
 
 def preset_names(endpoint: str) -> list[str]:
@@ -199,7 +199,7 @@ def preset_names(endpoint: str) -> list[str]:
         preset_type = str(API_TYPE.value(api_type, "presetType") or "")
         folder = user_name_setting("presetConfigsSubDirectoryOverride", current_snapshot().name)
         own, shared = (
-            _names_beside(candidate("any", "Presets", preset_type, *folders, kind="preset"))
+            _names_in_folder_of(candidate("any", "Presets", preset_type, *folders, kind="preset"))
             for folders in ((folder,), ())
         )
     except ConfigurationError:
@@ -207,7 +207,7 @@ def preset_names(endpoint: str) -> list[str]:
     return sorted({*own, *shared})
 
 
-def _names_beside(place: Candidate) -> list[str]:
+def _names_in_folder_of(place: Candidate) -> list[str]:
     """Return the names of the JSON files in the folder of a path."""
     names = config_lookup().folder_names(get_root_config_directory(), place[:-1])
     return sorted(

@@ -151,8 +151,9 @@ def _page(path: Path, on_page: Sequence[str]) -> str:
 def _beginning(path: Path, on_page: Sequence[str]) -> str:
     """A page that is yet to be written."""
     uses = {node_type: summary(node_types()[node_type]) for node_type in on_page}
+    names = {node_type: "" if path.stem == node_type else f"{node_type}: " for node_type in on_page}
     listed = [
-        f'<!-- {"" if path.stem == node_type else f"{node_type}: "}listed under "{GROUPS[0]}": {" ".join(use.split())} -->'
+        f'<!-- {names[node_type]}listed under "{GROUPS[0]}": {" ".join(use.split())} -->'
         for node_type, use in uses.items()
     ]
     tables = ["".join(marks(path, node_type)) for node_type in on_page]

@@ -12,7 +12,7 @@ from waitress import wasyncore
 from Middleware.api.app import build_wsgi_application
 from Middleware.cli.serving.limits import WORKER_THREADS
 from Middleware.cli.serving.listening import bind_socket
-from Middleware.cli.serving.serve_waitress import make_server, turn
+from Middleware.cli.serving.serve_waitress import loop_once, make_server
 from Middleware.cli.serving.waitress_connections import Channel, SlowClients
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.fair_semaphore import FairSemaphore
@@ -67,5 +67,5 @@ class WaitressThread:
     def _run(self) -> None:
         slow_clients = SlowClients()
         while not self._stopping.is_set():
-            turn(self._channels)
+            loop_once(self._channels)
             slow_clients.sweep(self._channels.values())

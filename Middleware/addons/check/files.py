@@ -403,7 +403,7 @@ def _api_types() -> Iterator[Mapping[str, object]]:
 
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 # The longest part of a message of the validator: it quotes the value.
-MAX_SAID = 200
+MAX_QUOTED = 200
 
 
 def check_schema(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
@@ -455,7 +455,7 @@ def _invalid(display: str, error: Any) -> Finding:
             ", ".join(TYPES),
             near,
         )
-    return Finding("error", display, path, None, f"this is not a JSON Schema: {shortened(error.message, MAX_SAID)}")
+    return Finding("error", display, path, None, f"this is not a JSON Schema: {shortened(error.message, MAX_QUOTED)}")
 
 
 def _validator(content: Mapping[str, object]) -> Any:

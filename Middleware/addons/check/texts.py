@@ -97,7 +97,7 @@ _JINJA_PARTS = re.compile(
 # A text with many unknown names should not push the other findings off the screen.
 MAX_NAMED = 5
 # The longest part of a Jinja2 message to show: such messages end with a list of the expected tags.
-MAX_SAID = 200
+MAX_QUOTED = 200
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def check_jinja(text: str, rules: TextRules, is_filled_again: bool = False) -> I
     try:
         used = _jinja_names(text)
     except TemplateSyntaxError as error:
-        said = f": {shortened(error.message or '', MAX_SAID)}" if rules.show else ""
+        said = f": {shortened(error.message or '', MAX_QUOTED)}" if rules.show else ""
         yield TextProblem(
             "error", f"line {error.lineno} of this text is not valid Jinja2{said}; nothing in it is filled in"
         )

@@ -28,7 +28,7 @@ ENDPOINT = "Endpoints/demo/Demo-LLM.json"
 # Between two attempts to take the port of another server's demo back-end; a refused LLM call waits for longer.
 PAUSE_SECONDS = 0.2
 # A demo back-end that answers later, or still has the port after this time, is not one that is starting or ending.
-PATIENCE_SECONDS = 5.0
+TAKEOVER_SECONDS = 5.0
 
 
 def is_first_start(arguments: LaunchArguments) -> bool:
@@ -61,7 +61,7 @@ def start_backend(port: int = DEMO_PORT) -> None:
     # Imported here because only the demo needs an HTTP server of the standard library.
     from Middleware.addons.init import demo_backend
 
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TAKEOVER_SECONDS
     while True:
         try:
             demo_backend.start(port)

@@ -27,7 +27,7 @@ _TOUCH = (
 _DELETE_RUNS = "DELETE FROM wilmer.workflow_locks WHERE user_name = %s AND session_id = %s AND workflow_id = ANY(%s)"
 # Two acquisitions of one lock come one after the other. Otherwise the second, having waited for the row of the first,
 # would judge its holder by what it saw before: a session that is not there yet, or has not been seen for long.
-_TAKE_TURNS = f"SELECT pg_advisory_xact_lock({LOCKS}, hashtext(%s))"
+_LOCK_NAME = f"SELECT pg_advisory_xact_lock({LOCKS}, hashtext(%s))"
 _ACQUIRE = """
 INSERT INTO wilmer.workflow_locks AS held (user_name, lock_id, session_id, workflow_id, expires_at)
 VALUES (%s, %s, %s, %s, now() + %s)
@@ -81,7 +81,7 @@ class SharedLocks:
 
         def work(connection: StateConnection) -> bool:
             with connection.transaction():
-                connection.execute(_TAKE_TURNS, [f"{self._user}/{storable(lock_id)}"])
+                connection.execute(_LOCK_NAME, [f"{self._user}/{storable(lock_id)}"])
                 if runs:
                     connection.execute(_DELETE_RUNS, [self._user, session_id, runs])
                 connection.execute(_TOUCH, [session_id])

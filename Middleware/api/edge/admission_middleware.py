@@ -135,11 +135,13 @@ class AdmissionMiddleware:
         environ[REQUEST_ID_KEY] = request_id
         stranger = public_address(environ) if self._private_only else None
         if stranger is not None:
-            return _turn_away(refusal_of_public(stranger), environ, start_response, self._strangers.first(stranger))
+            return _refuse_connection(
+                refusal_of_public(stranger), environ, start_response, self._strangers.first(stranger)
+            )
         # A forked process shares the sockets of the one before it, has its number, and none of its threads. So not even
         # the check of a load balancer is answered.
         if self._worker is not None and os.getpid() != self._process:
-            return _turn_away(FORKED, environ, start_response)
+            return _refuse_connection(FORKED, environ, start_response)
         if (mounted := self._mounted(environ)) is not None:
             return mounted(environ, _with_headers(start_response, id_headers(environ), True))
         if is_post:
@@ -283,7 +285,7 @@ def _log_refusal(environ: WSGIEnvironment, refusal: Refusal) -> None:
     )
 
 
-def _turn_away(
+def _refuse_connection(
     refusal: Refusal, environ: WSGIEnvironment, start_response: StartResponse, is_logged: bool = True
 ) -> Iterable[bytes]:
     """Refuse a request before anything of it is checked."""

@@ -305,7 +305,7 @@ def serve(launch: Launch) -> None:
     with StopSignals(wake=server.pull_trigger) as signals:
         launch.announce(signals.request)
         while not signals.requested:
-            turn(channels)
+            loop_once(channels)
             slow_clients.sweep(channels.values())
         _stop(server, channels, signals, launch.arguments.drain_seconds)
 
@@ -328,10 +328,10 @@ def _stop(server: Server, channels: dict[int, Any], signals: StopSignals, drain_
     helper = threading.Thread(target=shut_down, args=(limits.SHUTDOWN_SECONDS,), name="shutdown", daemon=True)
     helper.start()
     while helper.is_alive() and not signals.forced:
-        turn(channels, STOPPING_ROUND_SECONDS)
+        loop_once(channels, STOPPING_ROUND_SECONDS)
     deadline = time.monotonic() + limits.FLUSH_SECONDS
     while _busy(channels) and time.monotonic() < deadline and not signals.forced:
-        turn(channels, STOPPING_ROUND_SECONDS)
+        loop_once(channels, STOPPING_ROUND_SECONDS)
     close_connections(server, channels)
 
 
@@ -354,7 +354,7 @@ def drain(server: Server, channels: dict[int, Any], signals: StopSignals, second
     is_over = False
     while not is_over and time.monotonic() < deadline and not signals.forced:
         # First of all, what has already arrived.
-        turn(channels, STOPPING_ROUND_SECONDS)
+        loop_once(channels, STOPPING_ROUND_SECONDS)
         slow_clients.sweep(channels.values())
         connections = [channel for channel in list(channels.values()) if isinstance(channel, Channel)]
         for connection in connections:
@@ -362,7 +362,7 @@ def drain(server: Server, channels: dict[int, Any], signals: StopSignals, second
         is_over = not connections and not requests.at_work
 
 
-def turn(channels: dict[int, Any], timeout: float = 1.0) -> None:
+def loop_once(channels: dict[int, Any], timeout: float = 1.0) -> None:
     """Wait at most ``timeout`` seconds for something to read or write, and do it."""
     wasyncore.loop(timeout=timeout, map=channels, use_poll=HAS_POLL, count=1)
 

@@ -76,7 +76,7 @@ def load_workflow(
             f"workflow '{name}' does not exist, as such a file holds tests of a workflow",
             suggestion=name[: -len(".test")],
         )
-    beside = _folders_beside(calling_folder, calling_name) if calling_folder and not folder_override else []
+    beside = _neighbour_folders(calling_folder, calling_name) if calling_folder and not folder_override else []
     found = require_file("workflow", name, *workflow_candidates(name, folder_override, beside))
     return _read(name, _caller_folder(found, name), found)
 
@@ -132,7 +132,7 @@ def workflow_candidates(
     return tuple(dict.fromkeys(candidate(name, "Workflows", folder, kind="workflow") for folder in folders))
 
 
-def _folders_beside(folder: str, name: str | None) -> list[str]:
+def _neighbour_folders(folder: str, name: str | None) -> list[str]:
     """Return the folder that the name of a workflow is relative to, and the folder of its file."""
     return [folder, "/".join([folder, *split_name(name)[:-1]])] if name else [folder]
 

@@ -145,7 +145,7 @@ def atomic_write(path: str, data: bytes, mode: int | None = None) -> None:
         if known is not None and not os.access(target, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        _write_beside(target, data, known, mode)
+        _write_next_to(target, data, known, mode)
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), path) from error
 
@@ -160,7 +160,7 @@ def _link_target(path: str) -> str:
     return target
 
 
-def _write_beside(target: str, data: bytes, known: os.stat_result | None, mode: int | None) -> None:
+def _write_next_to(target: str, data: bytes, known: os.stat_result | None, mode: int | None) -> None:
     folder = os.path.dirname(target)
     # Until the file has the permission bits of the old one, it must not be readable by others.
     temporary, descriptor = _temporary_file(folder, 0o600 if known is not None else 0o666 if mode is None else mode)

@@ -104,7 +104,7 @@ def test_a_second_server_takes_over_when_the_first_goes():
 
 def test_a_server_that_ends_meanwhile_leaves_the_port(monkeypatch):
     """It has the port still, and answers no more."""
-    monkeypatch.setattr(demo, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(demo, "TAKEOVER_SECONDS", 60.0)
     asked = threading.Event()
     answers = demo_backend.is_running
 
@@ -124,7 +124,7 @@ def test_a_server_that_ends_meanwhile_leaves_the_port(monkeypatch):
 
 def test_a_server_that_starts_meanwhile_is_used(monkeypatch):
     """It has the port already, and answers a moment later."""
-    monkeypatch.setattr(demo, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(demo, "TAKEOVER_SECONDS", 60.0)
     said = iter([False, False, True])
     monkeypatch.setattr("Middleware.addons.init.demo_backend.is_running", lambda port: next(said))
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -133,7 +133,7 @@ def test_a_server_that_starts_meanwhile_is_used(monkeypatch):
 
 
 def test_another_program_at_the_port_is_an_error(monkeypatch):
-    monkeypatch.setattr(demo, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(demo, "TAKEOVER_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(StartError, match="another program uses"):
         demo.start_backend(listener.getsockname()[1])
 

@@ -40,7 +40,7 @@ class Running:
 
     def _run(self) -> None:
         while not self._stopping:
-            serve_waitress.turn(self.channels, 0.05)
+            serve_waitress.loop_once(self.channels, 0.05)
             if self.server.draining:
                 for channel in list(self.channels.values()):
                     if isinstance(channel, Channel):

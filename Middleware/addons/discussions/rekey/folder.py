@@ -74,7 +74,7 @@ def change_all(folder: str, paths: list[str], change: KeyChange, journal: Journa
     for place, group in groupby(paths, key=lambda path: path.rpartition("/")[0]):
         todo = [path for path in group if path not in journal.completed]
         try:
-            with _turn(os.path.join(folder, place)):
+            with _locked(os.path.join(folder, place)):
                 for path in todo:
                     _change_one(folder, path, change, journal, result)
         except SkippedError as error:
@@ -84,7 +84,7 @@ def change_all(folder: str, paths: list[str], change: KeyChange, journal: Journa
 
 
 @contextlib.contextmanager
-def _turn(place: str) -> Iterator[None]:
+def _locked(place: str) -> Iterator[None]:
     """Keep a running server out of a discussion, and drop what interrupted writes left there. Raises SkippedError."""
     with contextlib.ExitStack() as held:
         try:

@@ -70,7 +70,7 @@ class Disk:
         except sqlite3.Error as error:
             if sqlite.error_code(error) not in _DAMAGED:
                 raise
-            self._mend(error)
+            self._repair(error)
             self._write(documents, with_texts)
         self._rotate_if_due()
 
@@ -156,7 +156,7 @@ class Disk:
             self._runs_in_segment, self._begun, self._compressed = 0, time.time(), None
         return self._segment
 
-    def _mend(self, error: sqlite3.Error) -> None:
+    def _repair(self, error: sqlite3.Error) -> None:
         """Set the index aside if it is damaged; otherwise begin a new segment."""
         logger.warning("A file of the run console is damaged (%s).", error)
         damaged = self._index is None or not _is_sound(self._index)

@@ -153,12 +153,12 @@ def _run_of(row: Sequence[object]) -> StoredRun:
 class Reader:
     """Reads the store in a folder. Thread-safe: each call opens what it needs, read-only, and closes it again.
 
-    What cannot be read is reported once in the log, and is as if it were not there. ``suspect`` is called when that is
-    the index.
+    What cannot be read is reported once in the log, and is as if it were not there. ``on_unreadable`` is called when
+    that is the index.
     """
 
-    def __init__(self, folder: str, suspect: Callable[[], object]) -> None:
-        self._folder, self._suspect = folder, suspect
+    def __init__(self, folder: str, on_unreadable: Callable[[], object]) -> None:
+        self._folder, self._on_unreadable = folder, on_unreadable
         self._index = os.path.join(folder, files.INDEX_FILE)
         self._problems: Once[str] = Once()
 
@@ -310,7 +310,7 @@ class Reader:
             with files.reading(self._index) as database:
                 return action(database) if files.has_tables(database) else otherwise
         except sqlite3.Error as error:
-            self._suspect()
+            self._on_unreadable()
             self._report(files.INDEX_FILE, error)
             return otherwise
 

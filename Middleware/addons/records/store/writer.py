@@ -97,7 +97,7 @@ class RunStore:
         self._dropped_texts = self._dropped_runs = 0
         self._failures: Once[str] = Once(1)
         # A reader could not use the index. The writer, which has it open, may not notice what others did to it.
-        self._is_suspect = False
+        self._may_be_damaged = False
 
     # -- from requests -----------------------------------------------------------------------------------------------
     def observe(self, observer: RunObserver) -> None:
@@ -142,12 +142,12 @@ class RunStore:
         try:
             self._retain_at = time.monotonic() + RETENTION_SECONDS
             while not self._closing:
-                self._turn(self._next())
+                self._round(self._next())
             self._end()
         finally:
             self._ended.release()
 
-    def _turn(self, first: _Item) -> None:
+    def _round(self, first: _Item) -> None:
         """Write what has come since the last round, and do what is due."""
         flushes = [first] if isinstance(first, _Flush) else []
         try:
@@ -385,8 +385,8 @@ class RunStore:
         """Return how many runs lost their texts on the way to the disk, and how many were lost."""
         return {"texts": self._dropped_texts, "runs": self._dropped_runs}
 
-    def _suspect(self) -> None:
-        self._is_suspect = True
+    def _note_damage(self) -> None:
+        self._may_be_damaged = True
 
     # -- for others ----------------------------------------------------------------------------------------------------
     @property
@@ -395,7 +395,7 @@ class RunStore:
         if self._reader is None:
             from Middleware.addons.records.store.index import Reader
 
-            self._reader = Reader(self.folder.path, self._suspect)
+            self._reader = Reader(self.folder.path, self._note_damage)
             # Runs of a server that crashed are marked before anybody sees them.
             if self._reader.exists():
                 self._quietly(lambda disk: disk.open())
@@ -405,9 +405,9 @@ class RunStore:
     def disk(self) -> Iterator[Disk]:
         """Give the block the files, to which no other code writes until it ends. Raises sqlite3.Error, OSError."""
         with self._guard:
-            if self._is_suspect and self._disk is not None:
+            if self._may_be_damaged and self._disk is not None:
                 # Opening looks at the whole file.
-                self._is_suspect = False
+                self._may_be_damaged = False
                 self._disk.close()
             if self._disk is None:
                 # SQLite is loaded with the first run: an idle server does without.

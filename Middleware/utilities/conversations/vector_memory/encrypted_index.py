@@ -78,9 +78,9 @@ class EncryptedIndex:
 
     def _refresh(self, generation: Hashable | None, rows: ReadRows, codec: Codec, scope: CancelScope | None) -> None:
         if self._database is None or generation != self._generation:
-            self._start_anew(generation)
+            self._start_again(generation)
         if not self._catch_up(rows, codec, scope):
-            self._start_anew(generation)
+            self._start_again(generation)
             self._catch_up(rows, codec, scope)
 
     def _catch_up(self, rows: ReadRows, codec: Codec, scope: CancelScope | None) -> bool:
@@ -116,7 +116,7 @@ class EncryptedIndex:
             self._known[number] = mark
         self._newest = number
 
-    def _start_anew(self, generation: Hashable | None) -> None:
+    def _start_again(self, generation: Hashable | None) -> None:
         if self._database is not None:
             self._database.close()
         self._known, self._newest, self._generation, self._state = {}, _START, generation, None

@@ -145,7 +145,7 @@ def search_ids(database: sqlite3.Connection, search: KeywordSearch, scope: Cance
         if not _is_interrupted(error, scope):
             raise
         database.set_progress_handler(_Clock(scope, limited=False), _STEPS)
-        return _unhurried(database, search, scope)
+        return _best_without_time_limit(database, search, scope)
     finally:
         database.set_progress_handler(None, 0)
 
@@ -169,7 +169,9 @@ def _present(database: sqlite3.Connection, numbers: Sequence[int]) -> list[int]:
     ]
 
 
-def _unhurried(database: sqlite3.Connection, search: KeywordSearch, scope: CancelScope | None) -> list[int]:
+def _best_without_time_limit(
+    database: sqlite3.Connection, search: KeywordSearch, scope: CancelScope | None
+) -> list[int]:
     try:
         return _best(database, search, RARE_MATCHES)
     except sqlite3.OperationalError as error:

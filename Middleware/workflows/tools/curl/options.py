@@ -211,7 +211,7 @@ def refusal(name: str) -> str:
     return f"curl's option '{'--' if len(name) > 1 else '-'}{name}' is not allowed in a node{hint}"
 
 
-def harm_of_value(argument: Argument, own_option: bool) -> str:
+def forbidden_effect(argument: Argument, own_option: bool) -> str:
     """Return what the argument's value does to files, empty if nothing.
 
     ``own_option``: the author wrote the option, and so decided whether its value may name a file with data.
@@ -248,7 +248,7 @@ def with_encoded_urls(marked: Sequence[str]) -> list[str]:
     return filled
 
 
-def brings_break(argument: Argument, template: str, options: Collection[str]) -> bool:
+def adds_header_line(argument: Argument, template: str, options: Collection[str]) -> bool:
     """Return whether the argument's value adds lines to the head of a request that its ``template`` does not have.
 
     ``options``: the names of all options of the command.
@@ -306,7 +306,7 @@ _LOOK_ALIKES = str.maketrans(
 )
 
 
-def brings_scheme_to_url(template: str, url: str) -> bool:
+def inserts_scheme_into_url(template: str, url: str) -> bool:
     """Return whether variables bring a scheme other than http to an item that curl takes as a URL."""
     literal = template.partition("{")[0]
     # What the author wrote up to a colon or slash is settled.
@@ -320,7 +320,7 @@ def brings_scheme_to_url(template: str, url: str) -> bool:
     )
 
 
-def brings_scheme_to_data(template: str, item: str) -> bool:
+def inserts_scheme_into_data(template: str, item: str) -> bool:
     """Return whether variables bring a scheme to any other item. ``Note: ...`` is data, so ``scheme:/`` counts only."""
     found = _SCHEME.match(item)
     return found is not None and not template.startswith(f"{found[1]}:")
@@ -338,13 +338,13 @@ def injection_problem(
     for index, (template, item) in enumerate(zip(raw, filled, strict=True)):
         if block_options and item[:1] in ("-", "@") and template[:1] != item[:1]:
             return f"args[{index}]: a filled-in value must not start with '{item[0]}' (blockOptionInjection)"
-        if not allow_schemes and _brings_scheme(template, item, urls.get(index)):
+        if not allow_schemes and _inserts_scheme(template, item, urls.get(index)):
             return (
                 f"args[{index}]: a filled-in value must not bring a URL scheme other than http or https "
                 "(allowSchemeInjection)"
             )
     options = {argument.name for argument in arguments}
-    return next(filter(None, (_harm(raw, argument, options) for argument in arguments)), None)
+    return next(filter(None, (_violation(raw, argument, options) for argument in arguments)), None)
 
 
 def address_problem(args: Sequence[str], block_private: bool, allowed_hosts: Sequence[str] | None) -> str | None:
@@ -389,15 +389,15 @@ def names_option(template: str, name: str) -> bool:
     return any(argument.name == name for argument in read_arguments([literal]) if not argument.positional)
 
 
-def _brings_scheme(template: str, item: str, url: str | None) -> bool:
+def _inserts_scheme(template: str, item: str, url: str | None) -> bool:
     if url is None:
-        return brings_scheme_to_data(template, item)
+        return inserts_scheme_into_data(template, item)
     # Such as --url=, before a URL in the same item.
     option = item.removesuffix(url)
-    return brings_scheme_to_url(template.removeprefix(option), url)
+    return inserts_scheme_into_url(template.removeprefix(option), url)
 
 
-def _harm(raw: Sequence[str], argument: Argument, options: Collection[str]) -> str | None:
+def _violation(raw: Sequence[str], argument: Argument, options: Collection[str]) -> str | None:
     """Return what is forbidden about an argument, None if nothing. An author may do more than a variable."""
     ours = argument.positional or names_option(raw[argument.index], argument.name)
     if not argument.allowed:
@@ -410,12 +410,12 @@ def _harm(raw: Sequence[str], argument: Argument, options: Collection[str]) -> s
     if argument.value is None or argument.value_index is None:
         return None
     template = _value_in(raw, argument)
-    harm = harm_of_value(argument, ours)
-    if brings_break(argument, template, options):
-        harm = "bring a line break into the head of the request"
-    elif not harm or harm_of_value(replace(argument, value=template), ours):
+    effect = forbidden_effect(argument, ours)
+    if adds_header_line(argument, template, options):
+        effect = "bring a line break into the head of the request"
+    elif not effect or forbidden_effect(replace(argument, value=template), ours):
         return None
-    return f"args[{argument.value_index}]: a filled-in value must not {harm}"
+    return f"args[{argument.value_index}]: a filled-in value must not {effect}"
 
 
 def _value_in(raw: Sequence[str], argument: Argument) -> str:

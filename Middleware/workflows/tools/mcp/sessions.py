@@ -198,7 +198,7 @@ class _Call:
     def give_up(self) -> None:
         # No new calls to a server that may go on with this one, and no more time for it than others need.
         if self.session:
-            self.session.retire(hurry=True)
+            self.session.retire(interrupt=True)
 
 
 class _Session:
@@ -222,7 +222,7 @@ class _Session:
         self._lost, self._status = False, 0
         self._connecting = ConnectScope()
         self._processes: list[asyncio.SubprocessTransport] = []
-        self._hurry = False
+        self._interrupt = False
         self._task = asyncio.create_task(self._live())
 
     @property
@@ -244,10 +244,10 @@ class _Session:
         else:
             self._idle = asyncio.get_running_loop().call_later(self._idle_seconds, self.retire)
 
-    def retire(self, hurry: bool = False) -> None:
-        """``hurry``: the server is not given time to end well."""
+    def retire(self, interrupt: bool = False) -> None:
+        """``interrupt``: the server is not given time to end well."""
         self.retired = True
-        self._hurry = self._hurry or hurry
+        self._interrupt = self._interrupt or interrupt
         if not self._users:
             self.close()
 
@@ -259,7 +259,7 @@ class _Session:
         self._over.set()
         if not self.connected:
             self._connecting.cancel()
-        if self._hurry:
+        if self._interrupt:
             for seconds, hard in ((TERMINATE_SECONDS, False), (KILL_SECONDS, True)):
                 asyncio.get_running_loop().call_later(seconds, end_processes, self._processes, hard)
         return self._task

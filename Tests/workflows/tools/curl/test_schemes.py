@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.workflows.tools.curl.options import brings_scheme_to_data, brings_scheme_to_url
+from Middleware.workflows.tools.curl.options import inserts_scheme_into_data, inserts_scheme_into_url
 from Tests.tables import table
 
 READ_BY_CURL = [
@@ -83,17 +83,17 @@ def test_what_curl_reads_a_file_for_is_refused(tmp_path: Path, form: str) -> Non
     url = form.format(path)
     done = subprocess.run(["curl", "-s", "-m", "2", "--noproxy", "*", url], capture_output=True, text=True, check=False)
     assert "SECRET" in done.stdout  # so this test would notice a form that no longer matters
-    assert brings_scheme_to_url("{x}", url)
+    assert inserts_scheme_into_url("{x}", url)
 
 
 @table("url", [*DISGUISED, *GUESSED])
 def test_disguises(url: str) -> None:
-    assert brings_scheme_to_url("{x}", url)
+    assert inserts_scheme_into_url("{x}", url)
 
 
 @table("url", HARMLESS)
 def test_harmless_urls(url: str) -> None:
-    assert not brings_scheme_to_url("{x}", url)
+    assert not inserts_scheme_into_url("{x}", url)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_harmless_urls(url: str) -> None:
     ],
 )
 def test_what_the_author_wrote_is_his(template: str, url: str, refused: bool) -> None:
-    assert brings_scheme_to_url(template, url) is refused
+    assert inserts_scheme_into_url(template, url) is refused
 
 
 @pytest.mark.parametrize(
@@ -122,4 +122,4 @@ def test_what_the_author_wrote_is_his(template: str, url: str, refused: bool) ->
     [("Note: a", False), ("file:///a", True), ('{"a": "b://c"}', False), ("http://a", False), ("FILE:/a", True)],
 )
 def test_data(item: str, refused: bool) -> None:
-    assert brings_scheme_to_data("{x}", item) is refused
+    assert inserts_scheme_into_data("{x}", item) is refused
