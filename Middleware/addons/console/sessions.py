@@ -187,7 +187,7 @@ class SessionTable:
             return None
         self._seen[digest] = used
         if used < now - TOUCH_SECONDS * MICROSECONDS:
-            # A disk that takes no writes ends no session.
+            # If the disk cannot be written, the session goes on.
             self._on_disk(
                 lambda index: index.execute("UPDATE session SET used = ? WHERE hash = ?", (now, digest)), unless=None
             )
@@ -302,7 +302,7 @@ class KeySessions:
         self._table = table
         self._secret = secret
         self._clock = clock
-        # The secret as it was read last: a disk that fails ends no session. Before that, one of this process.
+        # The secret as it was read last, so that sessions survive a disk that fails. Before that, one of this process.
         self._known_secret = secrets.token_bytes(SECRET_BYTES)
         # For the list of signed-in browsers.
         self._seen: BoundedCache[bytes, _KeySession] = BoundedCache(MAX_KEY_SESSIONS)
@@ -332,7 +332,7 @@ class KeySessions:
         if known is None:
             return None
         ended = self._table.is_spent(digest)
-        # A disk that fails ends no session, and revives none that may have ended before this process saw it.
+        # Where the disk cannot tell, only a session that this process has seen goes on: another may have ended.
         if ended or (ended is None and digest not in self._seen):
             self._seen.pop(digest)
             return None

@@ -262,7 +262,7 @@ class MemorySettings:
 
     @property
     def condense_max_response_tokens(self) -> int:
-        """The key of its own, else the plain one where the file has it, else 500."""
+        """The limit for joined memories, or that of all answers if the file sets it, or 500."""
         if self.condense_response_tokens is not None:
             return self.condense_response_tokens
         # The documented default for joined memories is 500, not the 400 of the plain key.
