@@ -7,11 +7,12 @@ the ``openai``, ``ollama`` and ``anthropic`` packages read them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
-from Tests.stub_backend import Reply, sse_event
+from Tests.stub_backend import RecordedRequest, Reply, json_reply, sse_event, status_reply
 
 PROMPT_TOKENS, COMPLETION_TOKENS = 11, 7
 CREATED = 1_700_000_000
@@ -48,10 +49,17 @@ class Answer:
 
 
 class Dialect:
-    """One back-end API. ``api_type`` is the ``type`` of its ApiTypes file; ``name`` that of the shipped file."""
+    """One back-end API. ``api_type`` is the ``type`` of its ApiTypes file; ``name`` that of the shipped file.
+
+    Attributes:
+        paths: those at which it is spoken.
+        streams: it streams unless a request says otherwise.
+    """
 
     name = ""
     api_type = ""
+    paths: tuple[str, ...] = ()
+    streams = False
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
@@ -81,6 +89,7 @@ class OpenAiChat(Dialect):
     """Also what llama.cpp sends: a first delta whose content is null, usage in a last chunk without choices."""
 
     name, api_type = "Open-AI-API", "openAIChatCompletion"
+    paths = ("/v1/chat/completions",)
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
@@ -134,6 +143,7 @@ class OpenAiCompletion(Dialect):
     """Text completions, which know no tool calls."""
 
     name, api_type = "OpenAI-Compatible-Completions", "openAIV1Completion"
+    paths = ("/v1/completions",)
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         body = self._body([{"index": 0, "text": answer.text, "finish_reason": _plain_finish(answer), "logprobs": None}])
@@ -162,6 +172,8 @@ class OpenAiCompletion(Dialect):
 
 class OllamaChat(Dialect):
     name, api_type = "OllamaApiChat", "ollamaApiChat"
+    paths = ("/api/chat",)
+    streams = True
     content_type = "application/x-ndjson"
 
     def whole(self, answer: Answer) -> dict[str, Any]:
@@ -193,6 +205,8 @@ class OllamaChat(Dialect):
 
 class OllamaGenerate(Dialect):
     name, api_type = "OllamaApiGenerate", "ollamaApiGenerate"
+    paths = ("/api/generate",)
+    streams = True
     content_type = "application/x-ndjson"
 
     def whole(self, answer: Answer) -> dict[str, Any]:
@@ -213,6 +227,7 @@ class KoboldCpp(Dialect):
     """Tells finish reasons in its own events, and no token counts in streams."""
 
     name, api_type = "KoboldCpp", "koboldCppGenerate"
+    paths = ("/api/v1/generate", "/api/extra/generate/stream")
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         result: dict[str, Any] = {"text": answer.text, "finish_reason": _plain_finish(answer)}
@@ -228,6 +243,7 @@ class KoboldCpp(Dialect):
 
 class Claude(Dialect):
     name, api_type = "Claude", "claudeMessages"
+    paths = ("/v1/messages",)
     STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
     def whole(self, answer: Answer) -> dict[str, Any]:
@@ -305,6 +321,43 @@ DIALECTS: dict[str, Dialect] = {
     dialect.api_type: dialect
     for dialect in (OpenAiChat(), OpenAiCompletion(), OllamaChat(), OllamaGenerate(), KoboldCpp(), Claude())
 }
+PATHS = {path: dialect for dialect in DIALECTS.values() for path in dialect.paths}
+
+
+def dialect_of(request: RecordedRequest) -> Dialect | None:
+    """The dialect of the path that a request calls, whatever stands before it."""
+    path = urlsplit(request.path).path
+    return next((dialect for known, dialect in PATHS.items() if path.endswith(known)), None)
+
+
+def wants_stream(request: RecordedRequest) -> bool:
+    """Whether a real server would stream its answer."""
+    dialect = dialect_of(request)
+    by_default = (dialect is not None and dialect.streams) or request.path.endswith("/stream")
+    return bool(request.json.get("stream", by_default))
+
+
+def speak(request: RecordedRequest, answer: Answer, **options: Any) -> Reply:
+    """What a real server says at the path of a request, whole or streamed; status 404 at an unknown path."""
+    dialect = dialect_of(request)
+    return status_reply(404) if dialect is None else dialect.reply(answer, wants_stream(request), **options)
+
+
+def texts_of(request: RecordedRequest) -> list[tuple[str, str]]:
+    """What a request says to a model: a role and a text for each message; a completion's prompt is the user's."""
+    body = request.json
+    system = [("system", _text(body["system"]))] if body.get("system") else []
+    messages = body.get("messages") or [{"role": "user", "content": body.get("prompt")}]
+    return [*system, *((message["role"], _text(message.get("content"))) for message in messages)]
+
+
+def embed(
+    request: RecordedRequest, vector: Callable[[str], Sequence[float]] = lambda text: [1.0, float(len(text)), 0.5]
+) -> Reply:
+    """The vectors of the texts of a request."""
+    given = request.json["input"]
+    vectors = [vector(text) for text in ([given] if isinstance(given, str) else given)]
+    return json_reply(ollama_embeddings(vectors) if "/api/" in request.path else openai_embeddings(vectors))
 
 
 def openai_embeddings(vectors: Sequence[Sequence[float]], indices: Sequence[int] | None = None) -> dict[str, Any]:
@@ -339,6 +392,12 @@ def named_event(name: str, data: Mapping[str, Any]) -> bytes:
 
 def _line(data: Mapping[str, Any]) -> bytes:
     return json.dumps(data, ensure_ascii=False).encode() + b"\n"
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return str(content or "")
 
 
 def _openai_call(call: Call) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A scripted LLM server for tests: real sockets on a free loopback port, one thread per connection.
+"""The fake server of tests and benchmarks, LLM or not: real sockets on a free loopback port, a thread per connection.
 
     with StubBackend() as backend:
         backend.script(status_reply(503), json_reply({"ok": True}))   # one reply per request, in order
@@ -7,12 +7,15 @@
         assert backend.requests[1].wait_ended(1.0)                    # the client let go of that connection
 
 Requests beyond the script get ``backend.default``; ``backend.responder`` (request -> Reply or None) comes before both.
+A server that is more than a function overrides ``respond``. What such functions are put together from is below:
+``chat_answer`` and other replies, ``page_of``, ``node_of``; ``backend_dialects`` speaks the other dialects.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import select
 import socket
 import struct
@@ -21,11 +24,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Self
 
 BEFORE_STATUS = "before_status"
 AFTER_HEADERS = "after_headers"
 AFTER_PIECES = "after_pieces"
+UNKNOWN_NODE = "?"
+_NODE = re.compile(r"node:([\w-]+)")
 
 
 @dataclass
@@ -43,7 +48,8 @@ class Reply:
         drop: close the connection at that point; ``reset`` does so with RST instead of FIN.
         framing: ``chunked``, ``length`` or ``close`` (body ends with the connection) for ``pieces``.
         keep_alive: False closes the connection after the answer and says so.
-        raw: these bytes are the whole answer; the connection is closed after them.
+        raw: these bytes are the whole answer; the connection is closed after them. Or what they consist of, each piece
+            sent as soon as there is one; then ``keep_alive`` holds.
     """
 
     status: int = 200
@@ -60,7 +66,7 @@ class Reply:
     reset: bool = False
     framing: str = "chunked"
     keep_alive: bool = True
-    raw: bytes | None = None
+    raw: bytes | Iterable[bytes] | None = None
 
 
 def json_reply(body: Any, status: int = 200, **options: Any) -> Reply:
@@ -119,6 +125,32 @@ def chat_stream_reply(
     return sse_reply([*events, "[DONE]"], **options)
 
 
+def chat_answer(request: RecordedRequest, text: str | Iterable[str], **options: Any) -> Reply:
+    """An OpenAI chat answer, whole or as a stream of tokens (a string is one), as the request wants it."""
+    tokens = [text] if isinstance(text, str) else list(text)
+    if request.json.get("stream"):
+        return chat_stream_reply(tokens, **options)
+    return chat_reply("".join(tokens), **options)
+
+
+def page_of(pages: Mapping[str, Any], request: RecordedRequest) -> Reply:
+    """The page at the path of a request: a Reply, or the JSON of one; status 404 for all others."""
+    found = pages.get(request.path)
+    return status_reply(404) if found is None else found if isinstance(found, Reply) else json_reply(found)
+
+
+def node_of(request: RecordedRequest) -> str:
+    """The node that calls: it names itself (``node:first``) in the first message, or in a completion's prompt.
+
+    ``embed`` for a call for vectors; ``UNKNOWN_NODE`` if there is no name.
+    """
+    body = request.json
+    if "input" in body:
+        return "embed"
+    found = _NODE.search(json.dumps(body["messages"][:1] if "messages" in body else body))
+    return found[1] if found else UNKNOWN_NODE
+
+
 @dataclass
 class RecordedRequest:
     """A request as it arrived.
@@ -163,9 +195,9 @@ class _Drop(Exception):
 
 
 class StubBackend:
-    """The server; see the module's text. ``tls``: an ``ssl.SSLContext`` to serve https with."""
+    """The server; see the module's text. ``tls``: an ``ssl.SSLContext`` for https. ``port``: 0 = a free one."""
 
-    def __init__(self, default: Reply | None = None, tls: Any = None) -> None:
+    def __init__(self, default: Reply | None = None, tls: Any = None, port: int = 0) -> None:
         self.default = default or json_reply({"ok": True})
         self.responder: Callable[[RecordedRequest], Reply | None] | None = None
         self.requests: list[RecordedRequest] = []
@@ -174,7 +206,7 @@ class StubBackend:
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._sockets: set[socket.socket] = set()
-        self._server = _server_on_a_new_port()
+        self._server = _Server(("127.0.0.1", port), _Handler) if port else _server_on_a_new_port()
         self._server.backend = self
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
@@ -193,11 +225,18 @@ class StubBackend:
     def open_connections(self) -> int:
         return len(self._sockets)
 
-    def script(self, *replies: Reply) -> StubBackend:
+    def script(self, *replies: Reply) -> Self:
         """Add replies for the next requests."""
         with self._changed:
             self._script.extend(replies)
         return self
+
+    def respond(self, request: RecordedRequest) -> Reply | None:
+        """The answer to a request while there is no ``responder``; None: the script has it.
+
+        Called for one request at a time.
+        """
+        return None
 
     def next_row(self) -> None:
         """Forget the requests of one row of a table before the next."""
@@ -211,7 +250,7 @@ class StubBackend:
                 raise AssertionError(f"{len(self.requests)} of {count} requests arrived")
             return list(self.requests)
 
-    def start(self) -> StubBackend:
+    def start(self) -> Self:
         self._thread.start()
         return self
 
@@ -231,7 +270,7 @@ class StubBackend:
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
-    def __enter__(self) -> StubBackend:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
@@ -251,8 +290,7 @@ class StubBackend:
         with self._changed:
             self.requests.append(request)
             self._changed.notify_all()
-            reply = self.responder(request) if self.responder else None
-            return reply or (self._script.pop(0) if self._script else self.default)
+            return (self.responder or self.respond)(request) or (self._script.pop(0) if self._script else self.default)
 
 
 class _Server(ThreadingHTTPServer):
@@ -345,14 +383,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._pause(float("inf"))
         if reply.drop == BEFORE_STATUS:
             raise _Drop
+        if not reply.keep_alive or isinstance(reply.raw, bytes):
+            self.close_connection = True
         if reply.raw is not None:
-            self.wfile.write(reply.raw)
-            self.wfile.flush()
-            self.close_connection = True
-            return
-        if not reply.keep_alive:
-            self.close_connection = True
-        if reply.pieces is None:
+            for piece in [reply.raw] if isinstance(reply.raw, bytes) else reply.raw:
+                self.wfile.write(piece)
+                self.wfile.flush()
+        elif reply.pieces is None:
             self._answer_whole(reply)
         else:
             self._answer_pieces(reply, list(reply.pieces))

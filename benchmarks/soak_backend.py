@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,9 +23,9 @@ from Tests.stub_backend import (
     RecordedRequest,
     Reply,
     StubBackend,
+    chat_answer,
     chat_chunk,
-    chat_reply,
-    chat_stream_reply,
+    node_of,
     sse_reply,
     status_reply,
 )
@@ -34,7 +33,6 @@ from Tests.stub_backend import (
 SEARCHER = "bob"
 USERS = (USER, SEARCHER)
 TOKEN_SECONDS = 0.02
-_NODE = re.compile(rb"node:([\w-]+)")
 _FAILURES = (
     status_reply(400),
     status_reply(404),
@@ -54,22 +52,18 @@ class SoakBackend(MemoryBackend):
         super().__init__()
         self._failures = itertools.cycle(_FAILURES)
 
-    def _reply(self, request: RecordedRequest) -> Reply:
+    def respond(self, request: RecordedRequest) -> Reply:
         self.requests.clear()
         self._calls.clear()
-        found = _NODE.search(request.body)
-        node = found[1].decode() if found else ""
+        node = node_of(request)
         if node == "failing":
             return next(self._failures)
         if node not in ("echo", "slow"):
-            return super()._reply(request)
-        return _echo(str(request.json["messages"][-1]["content"]), bool(request.json.get("stream")), node == "slow")
-
-
-def _echo(text: str, stream: bool, slowly: bool) -> Reply:
-    if not stream:
-        return chat_reply(text, header_delay=0.5 if slowly else 0.1)
-    return chat_stream_reply([text[i : i + 4] for i in range(0, len(text), 4)], delay=TOKEN_SECONDS)
+            return super().respond(request)
+        body = request.json
+        text, delay = str(body["messages"][-1]["content"]), 0.5 if node == "slow" else 0.1
+        tokens = [text[i : i + 4] for i in range(0, len(text), 4)]
+        return chat_answer(request, tokens, delay=TOKEN_SECONDS, header_delay=0.0 if body.get("stream") else delay)
 
 
 def soak_tree(public: Path, url: str) -> ConfigTree:

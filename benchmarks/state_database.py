@@ -105,11 +105,11 @@ class TurnBackend(SoakBackend):
         super().__init__()
         self._tokens = chat_stream_reply(f"{number:05}.654321 " for number in range(TOKENS_OF_AN_ANSWER))
 
-    def _reply(self, request: RecordedRequest) -> Reply:
+    def respond(self, request: RecordedRequest) -> Reply:
         if b"node:tokens" in request.body:
             self.requests.clear()
             return self._tokens
-        return super()._reply(request)
+        return super().respond(request)
 
 
 @dataclass

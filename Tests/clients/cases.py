@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from Tests.backend_dialects import COMPLETION_TOKENS, PROMPT_TOKENS, Answer, Call, OpenAiChat
+from Tests.backend_dialects import COMPLETION_TOKENS, PROMPT_TOKENS, Answer, Call, speak
 from Tests.clients.client import RESULTS, TOOL, Client, data_uri, needs
 from Tests.integration.launcher import Backend, stuck
 from Tests.stub_backend import (
@@ -41,7 +41,7 @@ IMAGE = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAFklEQVR4nGNwUWiy+fuM4eO
 
 def answers(answer: Answer) -> Callable[[RecordedRequest], Reply]:
     """A model that says that, streamed or whole as it is asked."""
-    return lambda request: OpenAiChat().reply(answer, bool(request.json.get("stream")))
+    return lambda request: speak(request, answer)
 
 
 def calls_tool(request: RecordedRequest) -> Reply:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from Tests.backend_dialects import Answer, Call, OpenAiChat
+from Tests.backend_dialects import Answer, Call, speak
 from Tests.clients.client import KEY
 from Tests.integration.launcher import PROJECT, USER, clean_environment, home_environment
 from Tests.stub_backend import RecordedRequest, Reply
@@ -157,9 +157,7 @@ class Agent:
     @staticmethod
     def says(answer: Answer, request: RecordedRequest, first: bool) -> Reply:
         """That answer; before the ``first`` there is a silence."""
-        return OpenAiChat().reply(
-            answer, bool(request.json.get("stream")), header_delay=SILENCE_SECONDS if first else 0.0
-        )
+        return speak(request, answer, header_delay=SILENCE_SECONDS if first else 0.0)
 
     def _write(self, name: str, text: str) -> None:
         (self.repository / name).write_text(text, encoding="utf-8")

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from Tests.backend_dialects import Answer, OpenAiChat
+from Tests.backend_dialects import Answer, speak
 from Tests.clients.cases import answers
 from Tests.clients.client import KEY, require
 from Tests.clients.coding_agents import AGENTS, CONTEXT, DONE, LEAVE_SECONDS, LINE, RUN_SECONDS, Agent, AgentRun
@@ -159,7 +159,7 @@ def is_refused_in_two_ways(trial: Trial) -> str:
     numbers = itertools.count()
 
     def before(request: RecordedRequest) -> Reply:
-        answer = OpenAiChat().reply(Answer(("ok",)), bool(request.json.get("stream")))
+        answer = speak(request, Answer(("ok",)))
         return replace(answer, header_delay=LATE_SECONDS if next(numbers) == 1 else 0.0)
 
     trial.talk.replies["before"] = before

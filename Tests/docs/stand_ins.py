@@ -9,18 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from Tests.backend_dialects import DIALECTS, Answer, Call, ollama_embeddings, openai_embeddings
+from Tests.backend_dialects import Answer, Call, dialect_of, embed, speak, texts_of
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, status_reply
 
-PATHS = {
-    "/v1/chat/completions": "openAIChatCompletion",
-    "/v1/completions": "openAIV1Completion",
-    "/api/chat": "ollamaApiChat",
-    "/api/v1/generate": "koboldCppGenerate",
-    "/api/extra/generate/stream": "koboldCppGenerate",
-    "/api/generate": "ollamaApiGenerate",
-    "/v1/messages": "claudeMessages",
-}
 MODEL = "stub-model"
 ARTICLE = {"title": "Baltic Sea", "text": "The Baltic Sea is brackish; herring live in it."}
 PAGE = "<html><head><title>A page</title></head><body><h1>A page</h1><p>It rains in Bergen.</p></body></html>"
@@ -42,17 +33,12 @@ class StandIns(StubBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        self.responder = self._reply
         self.prompts: list[str] = []
         self._lock = threading.Lock()
         self._replies: dict[str, list[Any]] = {}
         self._addresses: list[str] = []
         self._web: Mapping[str, Any] = {}
         self.researcher: Any = RESEARCH
-
-    def __enter__(self) -> StandIns:
-        self.start()
-        return self
 
     def begin(self, replies: Mapping[str, Any], web: Mapping[str, Any], researcher: Any = RESEARCH) -> None:
         """A new example; ``replies`` and ``web`` as its comment has them."""
@@ -72,28 +58,27 @@ class StandIns(StubBackend):
             self._addresses.append(address)
         return f"{self.url}{WEB}{self._addresses.index(address)}"
 
-    def _reply(self, request: RecordedRequest) -> Reply:
+    def respond(self, request: RecordedRequest) -> Reply:
         path = urlsplit(request.path).path
         if path.startswith(WEB):
             return _page(self._web.get(self._addresses[int(path.split("/")[2])], PAGE))
         if request.method == "GET" and path in ("/v1/models", "/models"):
             return json_reply({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
-        dialect = next((PATHS[known] for known in PATHS if path.endswith(known)), None)
-        if dialect is not None:
-            return self._generate(dialect, path, request.json)
+        if dialect_of(request) is not None:
+            return self._generate(request)
         if request.body and "input" in request.json:
-            return _embeddings(path, request.json["input"])
+            return embed(request)
         return json_reply(self.researcher) if path == "/search" else _service(path)
 
-    def _generate(self, dialect: str, path: str, body: dict[str, Any]) -> Reply:
-        prompt, last = _texts(body)
+    def _generate(self, request: RecordedRequest) -> Reply:
+        texts = [text for _, text in texts_of(request)]
+        prompt, last = "\n".join(texts), texts[-1]
         with self._lock:
             self.prompts.append(prompt)
             said = self._said(prompt, last)
-        stream = bool(body.get("stream")) or path.endswith("/stream")
         if isinstance(said, dict) and "status" in said:
             return status_reply(said["status"])
-        return DIALECTS[dialect].reply(_answer(said), stream)
+        return speak(request, _answer(said))
 
     def _said(self, prompt: str, last: str) -> Any:
         for part, replies in self._replies.items():
@@ -110,27 +95,6 @@ def _answer(said: Any) -> Answer:
         for number, call in enumerate(said["tool_calls"], 1)
     ]
     return Answer(tokens=[said.get("content", "")], finish="tool_calls", calls=calls, usage=False)
-
-
-def _texts(body: dict[str, Any]) -> tuple[str, str]:
-    """Everything that was said to the LLM, and the last message of it."""
-    if "messages" not in body:
-        prompt = str(body.get("prompt"))
-        return f"{body.get('system') or ''}\n{prompt}", prompt
-    texts = [_text(message.get("content")) for message in body["messages"]]
-    system = body.get("system")
-    return "\n".join([*([_text(system)] if system else []), *texts]), (texts or [""])[-1]
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return str(content or "")
-
-
-def _embeddings(path: str, texts: Any) -> Reply:
-    vectors = [[1.0, float(len(text)), 0.5] for text in ([texts] if isinstance(texts, str) else texts)]
-    return json_reply(ollama_embeddings(vectors) if path.startswith("/api/") else openai_embeddings(vectors))
 
 
 def _service(path: str) -> Reply:

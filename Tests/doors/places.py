@@ -14,9 +14,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from Tests.backend_dialects import DIALECTS, Answer
+from Tests.backend_dialects import Answer, dialect_of, speak
 from Tests.doors.calls import QUESTION
 from Tests.doors.network import LAN
 from Tests.doors.rows import KEY, KEYS, Row
@@ -30,7 +29,7 @@ from Tests.integration.launcher import (
     endpoint,
     llm_node,
 )
-from Tests.integration.shipped_users import PATHS, copy_of_shipped
+from Tests.integration.shipped_users import copy_of_shipped
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply
 
 USERS = ("me", "ann", "alice", "bob", "story")
@@ -40,13 +39,10 @@ _FOLDERS = ("Middleware", "Scripts", "deploy")
 
 def reply(request: RecordedRequest) -> Reply:
     """Say the question again, if the request holds it, in the dialect of the path."""
-    path = urlsplit(request.path).path
-    route = "/" + path.removeprefix("/endpoint/").partition("/")[2] if path.startswith("/endpoint/") else path
-    if route not in PATHS:
+    if dialect_of(request) is None:
         return json_reply({"success": True})
     text = f"You said: {QUESTION}" if QUESTION in json.dumps(request.json, ensure_ascii=False) else "You said nothing."
-    stream = bool(request.json.get("stream")) or route.endswith("/stream")
-    return DIALECTS[PATHS[route]].reply(Answer(tokens=re.findall(r"\S+\s*", text), usage=False), stream)
+    return speak(request, Answer(tokens=re.findall(r"\S+\s*", text), usage=False))
 
 
 # -- the program -------------------------------------------------------------------------------------------------------

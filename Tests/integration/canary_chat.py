@@ -10,7 +10,6 @@ import base64
 import contextlib
 import json
 import os
-import re
 import shutil
 import sqlite3
 import struct
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from Tests.backend_dialects import Answer, Call, OpenAiChat, embed
 from Tests.integration.launcher import USER, ConfigTree, api_type, child_node, endpoint, llm_node
 from Tests.integration.memory_chat import EMBEDDING_MODEL, memory_tree
 from Tests.stub_backend import (
@@ -29,10 +29,10 @@ from Tests.stub_backend import (
     RecordedRequest,
     Reply,
     StubBackend,
+    chat_answer,
     chat_chunk,
-    chat_reply,
-    chat_stream_reply,
     json_reply,
+    node_of,
     sse_reply,
     status_reply,
 )
@@ -45,7 +45,6 @@ PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 IMAGE = "data:image/png;base64," + base64.b64encode(PIXEL + SENTENCE.encode()).decode()
-_NODE = re.compile(r"node:([\w-]+)")
 _VECTOR = [1.2345678, -0.87654321, 3.14159]
 
 
@@ -133,43 +132,30 @@ class CanaryBackend(StubBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        self.responder = self._reply
         self.broken: dict[str, Reply] = {}
         self._prompts: dict[str, str] = {}
         self._lock = threading.Lock()
         self._calls = 0
 
-    def __enter__(self) -> CanaryBackend:
-        self.start()
-        return self
-
     def seen(self, node: str) -> str:
         with self._lock:
             return self._prompts.get(node, "")
 
-    def _reply(self, request: RecordedRequest) -> Reply:
+    def respond(self, request: RecordedRequest) -> Reply:
         if request.path.startswith("/page"):
             return Reply(body=f"page says: {SENTENCE}".encode(), headers={"Content-Type": "text/plain; charset=utf-8"})
-        body = request.json
-        name = "embed" if "input" in body else self._name(body)
+        body, name = request.json, node_of(request)
         with self._lock:
             self._prompts[name] = json.dumps(body.get("messages", body.get("input")), ensure_ascii=False)
             broken = self.broken.pop(name, None)
         if broken is not None:
             return broken
         if name == "embed":
-            return json_reply(
-                {"data": [{"index": number, "embedding": _VECTOR} for number in range(len(body["input"]))]}
-            )
+            return embed(request, lambda text: _VECTOR)
         with self._lock:
             self._calls += 1
             text = _text(name, self._calls)
-        return chat_stream_reply([text[:30], text[30:]]) if body.get("stream") else chat_reply(text)
-
-    @staticmethod
-    def _name(body: dict[str, Any]) -> str:
-        found = _NODE.search(json.dumps(body["messages"][:1]))
-        return found[1] if found else "?"
+        return chat_answer(request, [text[:30], text[30:]])
 
 
 def _text(name: str, call: int) -> str:
@@ -193,27 +179,7 @@ def _text(name: str, call: int) -> str:
 
 def tool_call_reply() -> Reply:
     """A model that wants a tool called."""
-    return json_reply(
-        {
-            "choices": [
-                {
-                    "index": 0,
-                    "finish_reason": "tool_calls",
-                    "message": {
-                        "role": "assistant",
-                        "content": None,
-                        "tool_calls": [
-                            {
-                                "id": "c1",
-                                "type": "function",
-                                "function": {"name": "note", "arguments": json.dumps({"text": SENTENCE})},
-                            }
-                        ],
-                    },
-                }
-            ]
-        }
-    )
+    return OpenAiChat().reply(Answer((), "tool_calls", calls=(Call("note", {"text": SENTENCE}),)), stream=False)
 
 
 ECHO = json_reply({"error": {"message": f"cannot take: {SENTENCE}"}}, 400)

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from Tests.backend_dialects import COMPLETION_TOKENS, DIALECTS, PROMPT_TOKENS, Answer, Call, Dialect
+from Tests.backend_dialects import COMPLETION_TOKENS, DIALECTS, PROMPT_TOKENS, Answer, Call, Dialect, speak
 from Tests.integration.client_dialects import FRONTS, Heard, Turn
 from Tests.integration.launcher import PROJECT, USER, ConfigTree, Launcher, endpoint, llm_node
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend
@@ -62,15 +62,6 @@ HISTORY = (
 
 BACKS: dict[str, Dialect] = DIALECTS
 CHAT, TEXT, OLLAMA, GENERATE, KOBOLD, CLAUDE = BACKS
-PATHS = {
-    "/v1/chat/completions": CHAT,
-    "/v1/completions": TEXT,
-    "/api/chat": OLLAMA,
-    "/api/generate": GENERATE,
-    "/api/v1/generate": KOBOLD,
-    "/api/extra/generate/stream": KOBOLD,
-    "/v1/messages": CLAUDE,
-}
 
 # -- what is expected ----------------------------------------------------------------------------------------------
 KEPT, LOST, STOP, ESTIMATED, OWN, ABSENT = "kept", "lost", "stop", "estimated", "own", "absent"
@@ -262,14 +253,7 @@ def copy_shipped(tree: ConfigTree, path: str) -> None:
 def reply(request: RecordedRequest) -> Reply:
     """What a real server of the dialect at the request's path answers."""
     found = re.search(rb"case:([a-z-]+)", request.body)
-    answer = ANSWERS.get(found[1].decode() if found else "", Answer())
-    return BACKS[PATHS[request.path]].reply(answer, wants_stream(request))
-
-
-def wants_stream(request: RecordedRequest) -> bool:
-    """Whether a real server would stream its answer."""
-    default = PATHS[request.path] in (OLLAMA, GENERATE) or request.path.endswith("/stream")
-    return bool(request.json.get("stream", default))
+    return speak(request, ANSWERS.get(found[1].decode() if found else "", Answer()))
 
 
 # -- what became of a feature --------------------------------------------------------------------------------------

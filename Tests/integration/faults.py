@@ -18,9 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from Tests.backend_dialects import Answer, Dialect, named_event
+from Tests.backend_dialects import PATHS, Answer, Dialect, named_event, wants_stream
 from Tests.integration.client_dialects import FRONTS, Turn
-from Tests.integration.dialect_matrix import BACKS, CHAT, CLAUDE, KEY, OLLAMA, PATHS, dialect_tree, wants_stream
+from Tests.integration.dialect_matrix import BACKS, CHAT, CLAUDE, KEY, OLLAMA, dialect_tree
 from Tests.integration.launcher import USER, Launcher, Response, endpoint, llm_node
 from Tests.stub_backend import AFTER_PIECES, BEFORE_STATUS, RecordedRequest, Reply, StubBackend, sse_event, status_reply
 
@@ -267,7 +267,7 @@ CASES = [
 def reply(request: RecordedRequest) -> Reply:
     found = re.search(rb"fault:([a-z0-9-]+)", request.body)
     fault = FAULTS.get(found[1].decode() if found else "")
-    dialect, stream = BACKS[PATHS[request.path]], wants_stream(request)
+    dialect, stream = PATHS[request.path], wants_stream(request)
     return fault.reply(dialect, stream) if fault else good(dialect, stream)
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from Tests.api.front_dialects import FRONTS, OPENAI_CHAT, Front
 from Tests.integration.launcher import ConfigTree, child_node, llm_node, read_until
 from Tests.integration.memory_chat import conversation, memory_tree
-from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_chunk, chat_reply, chat_stream_reply, sse_reply
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_answer, chat_chunk, node_of, sse_reply
 
 SLOTS = 24
 WORKERS = 16
@@ -35,7 +35,6 @@ KEPT_TALKS = 4  # conversations with memories
 NOTED_MESSAGES = 20
 LINGER = struct.pack("ii", 1, 0)
 TOKEN = b"upon"
-_NODE = re.compile(rb"node:(\w+)")
 _ID = re.compile(rb"(?i)x-request-id: ([0-9a-f-]{36})")
 
 
@@ -45,25 +44,14 @@ class LeftBackend(StubBackend):
     def __init__(self) -> None:
         super().__init__()
         self.called: Counter[str] = Counter()
-        self.responder = self._reply
 
-    def __enter__(self) -> LeftBackend:
-        self.start()
-        return self
-
-    def _reply(self, request: RecordedRequest) -> Reply:
+    def respond(self, request: RecordedRequest) -> Reply:
         self.requests.clear()
-        found = _NODE.search(request.body)
-        node = found[1].decode() if found else "?"
+        node = node_of(request)
         self.called[node] += 1
-        stream = b'"stream": true' in request.body or b'"stream":true' in request.body
         if node == "quick":  # closed, so that no idle connection is left to be told from a lost one
-            return (
-                chat_stream_reply(["Once ", "upon."], keep_alive=False)
-                if stream
-                else chat_reply("Once upon.", keep_alive=False)
-            )
-        if node == "stuck" and stream:
+            return chat_answer(request, ["Once ", "upon."], keep_alive=False)
+        if node == "stuck" and request.json.get("stream"):
             return sse_reply([chat_chunk({"content": word}) for word in ("Once ", "upon ", "a ")], hang=True)
         return Reply(never=True)
 

@@ -14,16 +14,17 @@ import re
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from Tests.backend_dialects import embed
 from Tests.integration.launcher import USER, ConfigTree, api_type, child_node, endpoint, llm_node, standard_tree
-from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, chat_stream_reply, json_reply
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_answer, node_of, status_reply
 
 ANSWER = "This is the answer."
 EMBEDDING_MODEL = "embedder"
 _MARKER = re.compile(r"#(\d+)#")
-_NODE = re.compile(r"node:([\w-]+)")
 NEW, BEFORE = "NEW-PART", "KNOWN-PART"
 
 
@@ -74,14 +75,9 @@ class MemoryBackend(StubBackend):
         self.held: set[str] = set()
         self._released = threading.Event()
         self.failing: set[str] = set()
-        self.responder = self._reply
         self._chance = random.Random(seed)
         self._calls: list[tuple[str, RecordedRequest]] = []
         self._called = threading.Condition()
-
-    def __enter__(self) -> MemoryBackend:
-        self.start()
-        return self
 
     def hold(self, *nodes: str) -> None:
         """Let the calls of these nodes wait from now on."""
@@ -123,27 +119,22 @@ class MemoryBackend(StubBackend):
         with self._called:
             return next(request for name, request in reversed(self._calls) if name == node)
 
-    def _reply(self, request: RecordedRequest) -> Reply:
-        body = request.json
-        name = "embed" if "input" in body else _node_name(body)
+    def respond(self, request: RecordedRequest) -> Reply:
+        name = node_of(request)
         delay = self.delays.get(name, self._chance.uniform(0, self.jitter))
         with self._called:
             self._calls.append((name, request))
             self._called.notify_all()
-        held = self._released if name in self.held else None
+        reply = self._answer(name, request)
+        return replace(reply, header_delay=delay, held=self._released if name in self.held else None)
+
+    def _answer(self, name: str, request: RecordedRequest) -> Reply:
         if name in self.failing:
-            return json_reply({"error": {"message": "scripted failure"}}, 500, header_delay=delay, held=held)
+            return status_reply(500)
         if name == "embed":
-            return json_reply(_vectors(body["input"]), header_delay=delay, held=held)
-        text = _answer(name, str(body["messages"][-1]["content"]))
-        if body.get("stream"):
-            return chat_stream_reply([text[:5], text[5:]], header_delay=delay, held=held)
-        return chat_reply(text, header_delay=delay, held=held)
-
-
-def _node_name(body: dict[str, Any]) -> str:
-    found = _NODE.search(json.dumps(body["messages"][:1]))
-    return found[1] if found else "?"
+            return embed(request, lambda text: [1.0, float(len(text))])
+        text = _answer(name, str(request.json["messages"][-1]["content"]))
+        return chat_answer(request, [text[:5], text[5:]])
 
 
 def _answer(name: str, prompt: str) -> str:
@@ -168,10 +159,6 @@ def _answer(name: str, prompt: str) -> str:
         else [*dict.fromkeys(markers(known) + markers(new))]
     )
     return f"{name}: {' '.join(map(marker, told))}"
-
-
-def _vectors(texts: Sequence[str]) -> dict[str, Any]:
-    return {"data": [{"index": index, "embedding": [1.0, float(len(text))]} for index, text in enumerate(texts)]}
 
 
 def memory_tree(public: Any, backend_url: str, *, vector: bool, summary: bool = True, **settings: Any) -> ConfigTree:

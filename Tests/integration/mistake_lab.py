@@ -37,7 +37,7 @@ ANSWERS: Mapping[str | None, str] = {
 class MistakeBackend(Backend):
     """The LLM server of the tree, which answers text completions and is the MCP server, too."""
 
-    def _reply(self, request: RecordedRequest) -> Reply:
+    def respond(self, request: RecordedRequest) -> Reply:
         if request.path.endswith("/v1/completions"):
             return json_reply({"choices": [{"text": ANSWERS["Tools"], "finish_reason": "stop"}]})
         message = request.json if request.path == MCP_PATH and request.body else {}
@@ -47,7 +47,7 @@ class MistakeBackend(Backend):
         }
         if message.get("method") in results:
             return json_reply({"jsonrpc": "2.0", "id": message["id"], "result": results[message["method"]]})
-        return super()._reply(request)
+        return super().respond(request)
 
 
 # -- what a mistake is in a tree ---------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ A node names itself in its system prompt (``node:first``), a web page or service
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import threading
 from collections.abc import Callable
@@ -16,10 +15,10 @@ from Tests.stub_backend import (
     RecordedRequest,
     Reply,
     StubBackend,
+    chat_answer,
     chat_chunk,
-    chat_reply,
-    chat_stream_reply,
     json_reply,
+    node_of,
     sse_reply,
 )
 
@@ -27,8 +26,6 @@ USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
 NODE_PATH = "/node/"
 MCP_PATH = "/mcp"
 ABORT_PATH = "/api/extra/abort"
-_NODE = re.compile(r"node:([\w-]+)")
-_NO_NODE = "?"
 
 Answer = Reply | Callable[[RecordedRequest], Reply]
 
@@ -85,15 +82,10 @@ class Backend(StubBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        self.responder = self._reply
         self.aborts: list[RecordedRequest] = []
         self._numbers = itertools.count(1)
         self._main = Talk("Hello 0.")
         self._talks: list[Talk] = []
-
-    def __enter__(self) -> Backend:
-        self.start()
-        return self
 
     @property
     def hello(self) -> str:
@@ -122,7 +114,7 @@ class Backend(StubBackend):
     def wait_call(self, node: str, timeout: float = 60.0, count: int = 1) -> RecordedRequest:
         return self._main.wait_call(node, timeout, count)
 
-    def _reply(self, request: RecordedRequest) -> Reply:
+    def respond(self, request: RecordedRequest) -> Reply:
         if request.path.endswith(ABORT_PATH):
             self.aborts.append(request)
             return json_reply({"success": True})
@@ -143,17 +135,10 @@ class Backend(StubBackend):
 
 
 def _node_of(request: RecordedRequest) -> str:
-    """The node that calls: named in the first message, in a completion's prompt, or in the path."""
+    """The node that calls: named in what it says, or in the path."""
     if not request.body:
         return re.split("[/?]", request.path.removeprefix(NODE_PATH).lstrip("/"))[0]
-    body = request.json
-    if "input" in body:
-        return "embed"
-    if request.path == MCP_PATH:
-        return "mcp"
-    place = body["messages"][:1] if "messages" in body else body
-    found = _NODE.search(json.dumps(place))
-    return found[1] if found else _NO_NODE
+    return "mcp" if request.path == MCP_PATH else node_of(request)
 
 
 def _mcp_reply(request: RecordedRequest) -> Reply | None:
@@ -179,9 +164,7 @@ def _mcp_reply(request: RecordedRequest) -> Reply | None:
 
 def says(request: RecordedRequest, name: str, **options: Any) -> Reply:
     """``<name> says hello.``, streamed if the request wants that."""
-    if request.json.get("stream"):
-        return chat_stream_reply([f"{name} ", "says ", "hello."], usage=USAGE, **options)
-    return chat_reply(f"{name} says hello.", usage=USAGE, **options)
+    return chat_answer(request, [f"{name} ", "says ", "hello."], usage=USAGE, **options)
 
 
 def slow(name: str, seconds: float) -> Callable[[RecordedRequest], Reply]:

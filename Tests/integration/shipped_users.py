@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from Tests.backend_dialects import DIALECTS, Answer, ollama_embeddings, openai_embeddings
+from Tests.backend_dialects import Answer, dialect_of, embed, speak, texts_of, wants_stream
 from Tests.integration.launcher import PROJECT, Launcher, Response
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply
 from Tests.workflows.engine_lab import until
@@ -26,15 +26,6 @@ USERS = sorted(
     for path in (SHIPPED / "Users").rglob("*.json")
     if path.name != "_current-user.json"
 )
-PATHS = {
-    "/v1/chat/completions": "openAIChatCompletion",
-    "/v1/completions": "openAIV1Completion",
-    "/api/chat": "ollamaApiChat",
-    "/api/v1/generate": "koboldCppGenerate",
-    "/api/extra/generate/stream": "koboldCppGenerate",
-    "/api/generate": "ollamaApiGenerate",
-    "/v1/messages": "claudeMessages",
-}
 ARTICLES = [{"title": "Baltic Sea", "text": "The Baltic Sea is brackish; herring live in it."}]
 MEMORIES = [
     {
@@ -100,35 +91,27 @@ class Model(StubBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        self.responder = self._reply
         self.calls: list[Call] = []
         self.services: list[str] = []
         self.categories: tuple[str, ...] = ()
         self.category = ""
 
-    def __enter__(self) -> Model:
-        self.start()
-        return self
-
-    def _reply(self, request: RecordedRequest) -> Reply:
+    def respond(self, request: RecordedRequest) -> Reply:
         path = urlsplit(request.path).path
         if not request.body or not path.startswith("/endpoint/"):
             self.services.append(path)
             return _service_reply(path)
-        endpoint, _, route = path.removeprefix("/endpoint/").partition("/")
         if "input" in request.json:
-            return _embeddings(f"/{route}", request.json["input"])
-        if f"/{route}" not in PATHS:
+            return embed(request)
+        if dialect_of(request) is None:
             return json_reply({"success": True})  # KoboldCpp's way to stop
-        return self._generate(endpoint, f"/{route}", request.json)
-
-    def _generate(self, endpoint: str, route: str, body: dict[str, Any]) -> Reply:
-        stream = bool(body.get("stream")) or route.endswith("/stream")
-        system, prompt = _texts(body)
+        endpoint, texts = path.split("/")[2], texts_of(request)
+        system = "\n".join(text for role, text in texts if role == "system")
+        prompt = "\n".join(text for role, text in texts if role != "system")
         text = self._text(endpoint, f"{system}\n{prompt}")
-        roles = tuple(message["role"] for message in body.get("messages", ()))
-        self.calls.append(Call(endpoint, roles, system, prompt, stream, text))
-        return DIALECTS[PATHS[route]].reply(Answer(tokens=re.findall(r"\S+\s*", text), usage=False), stream)
+        roles = tuple(message["role"] for message in request.json.get("messages", ()))
+        self.calls.append(Call(endpoint, roles, system, prompt, wants_stream(request), text))
+        return speak(request, Answer(tokens=re.findall(r"\S+\s*", text), usage=False))
 
     def _text(self, endpoint: str, prompt: str) -> str:
         if self.category and all(re.search(rf"\b{name}\b", prompt) for name in self.categories):
@@ -138,21 +121,6 @@ class Model(StubBackend):
         if TOOL in prompt and "NO TOOL" in prompt:
             return "NO TOOL" if TOOL_SAYS in prompt else json.dumps({"tool": TOOL, "arguments": {}})
         return f"Reply {len(self.calls)} of {endpoint}."
-
-
-def _texts(body: dict[str, Any]) -> tuple[str, str]:
-    """The system prompt, and all else that was sent; a completion's prompt has no part of its own for the system."""
-    messages = body.get("messages")
-    if messages is None:
-        return str(body.get("system") or ""), str(body.get("prompt"))
-    system = [str(message.get("content")) for message in messages if message["role"] == "system"]
-    rest = [str(message.get("content")) for message in messages if message["role"] != "system"]
-    return "\n".join([str(body.get("system") or ""), *system]), "\n".join(rest)
-
-
-def _embeddings(route: str, texts: Any) -> Reply:
-    vectors = [[1.0, float(len(text)), 0.5] for text in ([texts] if isinstance(texts, str) else texts)]
-    return json_reply(ollama_embeddings(vectors) if route.startswith("/api/") else openai_embeddings(vectors))
 
 
 def _service_reply(path: str) -> Reply:

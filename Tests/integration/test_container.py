@@ -26,7 +26,7 @@ import pytest
 from Middleware.cli.arguments import build_parser
 from Tests.integration.compose_file import read_compose
 from Tests.integration.launcher import PROJECT, clean_environment
-from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, chat_stream_reply, json_reply
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_answer, json_reply
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the image runs Linux")
 DOCKERFILE = (PROJECT / "Dockerfile").read_text(encoding="utf-8")
@@ -156,8 +156,7 @@ def one_model(request: RecordedRequest) -> Reply:
             {"object": "list", "data": [{"id": "stub", "object": "model", "owned_by": "vllm"}]},
             200 if request.path == "/v1/models" else 404,
         )
-    text = "Hello from the model."
-    return chat_stream_reply([text]) if request.json.get("stream") else chat_reply(text)
+    return chat_answer(request, "Hello from the model.")
 
 
 def test_dockerfile_names_what_the_other_files_rely_on() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from Scripts.generate import dialect_table, generated_files
+from Tests.backend_dialects import PATHS
 from Tests.integration.client_dialects import FRONTS, TOOLS
 from Tests.integration.dialect_matrix import (
     BACKS,
@@ -21,7 +22,6 @@ from Tests.integration.dialect_matrix import (
     LOSSES,
     OLLAMA,
     PAIRS,
-    PATHS,
     PICTURE,
     TEXT,
     Observation,
@@ -167,7 +167,7 @@ def test_what_is_sent(observed: Observation, pair: Pair) -> None:
     request: RecordedRequest = observed.sent[pair]
     body = request.json
     CHECKS[pair.back](body, request.headers, FRONTS[pair.front])
-    assert PATHS[request.path] == pair.back
+    assert PATHS[request.path].api_type == pair.back
     assert request.path.endswith("/stream") == (pair.back == KOBOLD and pair.stream)
     default = True if pair.back in (OLLAMA, GENERATE) else pair.stream  # Ollama streams unless told otherwise
     assert body.get("stream", default) is pair.stream

@@ -331,7 +331,7 @@ def test_a_server_that_takes_one_text_gets_whole_turns(tmp_path: Path) -> None:
         prompts.append(body["prompt"])
         return "CODING" if "sort messages" in body["prompt"] else "Because."
 
-    with llm_servers.serving(llm_servers.llama_cpp(window=WINDOW), say=say, dialect="KoboldCpp") as backend:
+    with llm_servers.serving(llm_servers.llama_cpp(window=WINDOW), say=say) as backend:
         public = tmp_path / "Public"
         run_launcher("server.py", "init", "--yes", "--backend", backend.url, "--PublicDirectory", public)
         for name in ("Main", "Worker"):

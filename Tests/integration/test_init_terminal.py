@@ -64,9 +64,7 @@ class Clone:
 
 @pytest.fixture
 def ollama() -> Iterator[StubBackend]:
-    with llm_servers.serving(
-        llm_servers.ollama("llama3.2:3b", "qwen3:14b"), say=lambda body: "Good day.", dialect="OllamaApiChat"
-    ) as backend:
+    with llm_servers.serving(llm_servers.ollama("llama3.2:3b", "qwen3:14b"), say=lambda body: "Good day.") as backend:
         yield backend
 
 

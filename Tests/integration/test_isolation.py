@@ -20,12 +20,11 @@ import pytest
 from Middleware.cli.program import raise_descriptor_limit
 from Tests.api.front_dialects import FRONTS, Front
 from Tests.integration.launcher import NO_MARKS, ConfigTree, Launcher, api_type, endpoint, llm_node
-from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, chat_stream_reply
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_answer, node_of
 
 USERS = ("alice", "bob")
 PER_USER = 100
 TOGETHER = PER_USER * len(USERS)
-ROLL_CALL_SECONDS = 20
 PATIENCE_SECONDS = 60
 MARKER = re.compile(r"marker-[0-9a-f]{32}")
 
@@ -55,29 +54,23 @@ class BarrierBackend(StubBackend):
 
     def __init__(self, count: int) -> None:
         super().__init__()
-        self.responder = echo
-        self.complete = True
-        self._barrier = threading.Barrier(count)
+        self._missing = count
+        self._all_asked = threading.Event()
 
-    def __enter__(self) -> BarrierBackend:
-        self.start()
-        return self
+    @property
+    def complete(self) -> bool:
+        return self._all_asked.is_set()
 
-    def _next(self, request: RecordedRequest) -> Reply:
-        reply = super()._next(request)  # where the lock for all is held; nobody may wait there
-        if b"node:first" in request.body:
-            try:
-                self._barrier.wait(ROLL_CALL_SECONDS)
-            except threading.BrokenBarrierError:
-                self.complete = False
-        return reply
-
-
-def echo(request: RecordedRequest) -> Reply:
-    text = f"{request.json['model']} heard {request.json['messages'][-1]['content']}"
-    if request.json["stream"]:
-        return chat_stream_reply([text[i : i + 5] for i in range(0, len(text), 5)], header_delay=0.2, delay=0.01)
-    return chat_reply(text, header_delay=0.4)
+    def respond(self, request: RecordedRequest) -> Reply:
+        body = request.json
+        text = f"{body['model']} heard {body['messages'][-1]['content']}"
+        tokens = [text[i : i + 5] for i in range(0, len(text), 5)]
+        if node_of(request) != "first":
+            return chat_answer(request, tokens, header_delay=0.2, delay=0.01)
+        self._missing -= 1
+        if not self._missing:
+            self._all_asked.set()
+        return chat_answer(request, tokens, delay=0.01, held=self._all_asked)
 
 
 def two_users(public: Path, url: str) -> ConfigTree:

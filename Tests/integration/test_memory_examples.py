@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from Tests.backend_dialects import embed
 from Tests.docs.blocks import blocks, whole_files
 from Tests.docs.pages import all_pages
 from Tests.docs.sandbox import USER, USER_FILE, Sandbox
@@ -95,10 +96,9 @@ class Example:
     def _reply(request: RecordedRequest) -> Reply:
         if not request.body:
             return json_reply({"object": "list", "data": [{"id": "stub-model", "object": "model"}]})
-        body = request.json
-        if "input" in body:
-            return json_reply({"embeddings": [[1.0, float(len(text))] for text in body["input"]]})
-        system = body["messages"][0]["content"]
+        if "input" in request.json:
+            return embed(request)
+        system = request.json["messages"][0]["content"]
         return chat_reply(next((text for start, text in ANSWERS.items() if system.startswith(start)), "Answer."))
 
 

@@ -19,6 +19,7 @@ from Tests.stub_backend import (
     AFTER_PIECES,
     RecordedRequest,
     Reply,
+    chat_answer,
     chat_chunk,
     chat_stream_reply,
     json_reply,
@@ -209,21 +210,7 @@ def test_tool_runner(client: anthropic.Anthropic, backend: Backend) -> None:
     def reply(request: RecordedRequest) -> Reply:
         messages = request.json["messages"]
         if messages[-1]["role"] == "tool":
-            return (
-                chat_stream_reply(["They ", "differ."])
-                if request.json.get("stream")
-                else json_reply(
-                    {
-                        "choices": [
-                            {
-                                "index": 0,
-                                "message": {"role": "assistant", "content": "They differ."},
-                                "finish_reason": "stop",
-                            }
-                        ]
-                    }
-                )
-            )
+            return chat_answer(request, ["They ", "differ."])
         return call(request, ("read_file", '{"path": "a"}'), ("read_file", '{"path": "b"}'), text="I look.")
 
     backend.replies["agent"] = reply

@@ -238,18 +238,17 @@ def test_a_run_with_a_backup_equal_titles_and_nodes_side_by_side(
         },
     )
     config_utils.reset_config_store()
-    respond = server.model.responder
 
     def reply(request: RecordedRequest) -> Reply:
         # Long enough that the nodes run side by side.
         time.sleep(0.05)
-        return status_reply(500) if "/Broken/" in request.path else respond(request)
+        return status_reply(500) if "/Broken/" in request.path else server.model.respond(request)
 
     server.model.responder = reply
     try:
         test = server.exported(server.run({"model": "demo", "messages": QUESTION}))
     finally:
-        server.model.responder = respond
+        server.model.responder = None
     rules = test.test["replies"]
     assert isinstance(rules, list)
     assert [(rule["endpoint"], rule.get("fail") is not None) for rule in rules if rule["node"] == "Answer"] == [

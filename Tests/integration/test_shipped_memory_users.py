@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from Tests.integration.launcher import PROJECT, Launcher, streamed_text
-from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, chat_stream_reply, json_reply
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_answer, json_reply
 from Tests.workflows.engine_lab import until
 
 GAME, ASSISTANT = "_example_game_bot_with_file_memory", "_example_assistant_with_vector_memory"
@@ -123,7 +123,7 @@ class Server:
             "Assistant: The floor creaks, {n} times.",
         )
         text = text.replace("{n}", str(len(self._backend.requests)))
-        return chat_stream_reply([text[:4], text[4:]]) if body["stream"] else chat_reply(text)
+        return chat_answer(request, [text[:4], text[4:]])
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from Tests.integration.launcher import Launcher, streamed_text
 from Tests.integration.shipped_users import copy_of_shipped
-from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, chat_stream_reply, json_reply
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_answer, json_reply
 from Tests.workflows.engine_lab import until
 
 TOOLS_USER = "isevendays-openwebui-norouting-general-offline-mcp"
@@ -54,12 +54,7 @@ class World(StubBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        self.responder = self._reply
         self.reset()
-
-    def __enter__(self) -> World:
-        self.start()
-        return self
 
     def reset(self) -> None:
         self.replies: dict[str, list[str]] = {}
@@ -77,14 +72,13 @@ class World(StubBackend):
     def tool_calls(self) -> list[RecordedRequest]:
         return [request for request in self.requests if request.path == "/get_current_time"]
 
-    def _reply(self, request: RecordedRequest) -> Reply:
+    def respond(self, request: RecordedRequest) -> Reply:
         if not request.path.startswith("/endpoint/"):
             if self.tools is None:
                 return Reply(status=404)
             return json_reply(TOOLS) if request.path == "/openapi.json" else self.tools
         texts = next((texts for part, texts in self.replies.items() if part in _system(request)), ["Hello."])
-        text = texts.pop(0) if len(texts) > 1 else texts[0]
-        return chat_stream_reply([text]) if request.json.get("stream") else chat_reply(text)
+        return chat_answer(request, texts.pop(0) if len(texts) > 1 else texts[0])
 
 
 def _system(request: RecordedRequest) -> str:

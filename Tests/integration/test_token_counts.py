@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from Tests.backend_dialects import DIALECTS, named_event
 from Tests.backend_dialects import Answer as Said
+from Tests.backend_dialects import named_event, speak
 from Tests.integration.launcher import (
     PROJECT,
     USER,
@@ -57,7 +57,7 @@ def openai(whole: Mapping[str, Any], stream: Mapping[str, Any], own_event: bool 
 
 def llama_cpp_text(request: RecordedRequest) -> Reply:
     """llama.cpp's ``/v1/completions``."""
-    reply = DIALECTS["openAIV1Completion"].reply(Said(SAID, usage=False), bool(request.json.get("stream")))
+    reply = speak(request, Said(SAID, usage=False))
     if reply.pieces is None:
         reply.body |= {"usage": COUNTS, "timings": TIMINGS}
     else:
@@ -68,7 +68,7 @@ def llama_cpp_text(request: RecordedRequest) -> Reply:
 
 
 def claude(request: RecordedRequest) -> Reply:
-    reply = DIALECTS["claudeMessages"].reply(Said(SAID), bool(request.json.get("stream")))
+    reply = speak(request, Said(SAID))
     if reply.pieces is None:
         reply.body["usage"] = {**CLAUDE, "output_tokens": 20}
         return reply
@@ -79,9 +79,9 @@ def claude(request: RecordedRequest) -> Reply:
     return reply
 
 
-def ollama(kind: str, **counts: int) -> Any:
+def ollama(**counts: int) -> Any:
     def reply(request: RecordedRequest) -> Reply:
-        reply = DIALECTS[kind].reply(Said(SAID, usage=False), bool(request.json.get("stream")))
+        reply = speak(request, Said(SAID, usage=False))
         if reply.pieces is None:
             reply.body |= counts
         else:
@@ -93,7 +93,7 @@ def ollama(kind: str, **counts: int) -> Any:
 
 def kobold(request: RecordedRequest) -> Reply:
     """Counts the tokens of whole answers only."""
-    reply = DIALECTS["koboldCppGenerate"].reply(Said(SAID, usage=False), request.path.endswith("stream"))
+    reply = speak(request, Said(SAID, usage=False))
     if reply.pieces is None:
         reply.body["results"][0] |= {"prompt_tokens": 82, "completion_tokens": 20}
     return reply
@@ -148,19 +148,15 @@ SERVERS = {
         (82, 20, 0),
     ),
     "claude": Server("Claude", claude, FULL, FULL),
-    "ollama": Server(
-        "OllamaApiChat", ollama("ollamaApiChat", prompt_eval_count=82, eval_count=20), UNCACHED, UNCACHED, LOADED
-    ),
+    "ollama": Server("OllamaApiChat", ollama(prompt_eval_count=82, eval_count=20), UNCACHED, UNCACHED, LOADED),
     "ollama-text": Server(
         "OllamaApiGenerate",
-        ollama("ollamaApiGenerate", prompt_eval_count=82, eval_count=20),
+        ollama(prompt_eval_count=82, eval_count=20),
         UNCACHED,
         UNCACHED,
         LOADED,
     ),
-    "ollama-old": Server(
-        "OllamaApiChat", ollama("ollamaApiChat", eval_count=20), (ESTIMATE, 20, None), (ESTIMATE, 20, None)
-    ),
+    "ollama-old": Server("OllamaApiChat", ollama(eval_count=20), (ESTIMATE, 20, None), (ESTIMATE, 20, None)),
     "koboldcpp": Server("KoboldCpp", kobold, UNCACHED, NOTHING),
 }
 

@@ -20,17 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from Tests.backend_dialects import Answer, speak
+from Tests.backend_dialects import Call as ToolCall
 from Tests.integration.launcher import NO_MARKS, USER, ConfigTree, Launcher, api_type, endpoint, llm_node
-from Tests.stub_backend import (
-    RecordedRequest,
-    Reply,
-    StubBackend,
-    chat_chunk,
-    chat_reply,
-    chat_stream_reply,
-    sse_reply,
-    status_reply,
-)
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, status_reply
 
 WORKFLOW = "Lab"
 MODEL = f"{USER}:{WORKFLOW}"
@@ -90,7 +83,6 @@ class Model(StubBackend):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[Call] = []
-        self.responder = self._answer
         self._numbers = itertools.count(1)
         self._arrived = threading.Condition()
 
@@ -111,21 +103,21 @@ class Model(StubBackend):
         with self._arrived:
             self.calls.clear()
 
-    def _answer(self, request: RecordedRequest) -> Reply:
+    def respond(self, request: RecordedRequest) -> Reply:
         body = request.json
         kind = _kind(body)
         with self._arrived:
             self.calls.append(Call(kind, body["model"], request))
             self._arrived.notify_all()
         if kind == "tool call":
-            return _tool_call(body)
+            return speak(request, _tool_call(body))
         if kind == "fail":
             return status_reply(500, FAILURE)
         if kind == "slow":
-            return _say(body, [f"tick {number} " for number in range(300)], 0.2)
+            return _say(request, [f"tick {number} " for number in range(300)], 0.2)
         if kind == "count":
-            return _say(body, [f"{number} " for number in range(1, 20)] + ["20"], 0.15)
-        return _say(body, re.findall(r"\S+\s*", self._words(kind, body)), 0.02)
+            return _say(request, [f"{number} " for number in range(1, 20)] + ["20"], 0.15)
+        return _say(request, re.findall(r"\S+\s*", self._words(kind, body)), 0.02)
 
     def _words(self, kind: str, body: dict[str, Any]) -> str:
         if kind in TASKS:
@@ -170,27 +162,15 @@ def _images(messages: list[dict[str, Any]]) -> list[str]:
     return [part["image_url"]["url"] for part in content if part.get("type") == "image_url"]
 
 
-def _say(body: dict[str, Any], tokens: list[str], delay: float) -> Reply:
-    if body.get("stream"):
-        return chat_stream_reply(tokens, delay=delay)
-    return chat_reply("".join(tokens), header_delay=delay * len(tokens))
+def _say(request: RecordedRequest, tokens: list[str], delay: float) -> Reply:
+    silence = 0.0 if request.json.get("stream") else delay * len(tokens)
+    return speak(request, Answer(tokens), delay=delay, header_delay=silence)
 
 
-def _tool_call(body: dict[str, Any]) -> Reply:
+def _tool_call(body: dict[str, Any]) -> Answer:
     names = [tool["function"]["name"] for tool in body["tools"]]
     name = next((name for name in names if TOOL in name), names[0])
-    call = {"id": "call_lab", "type": "function", "function": {"name": name, "arguments": "{}"}}
-    if body.get("stream"):
-        return sse_reply(
-            [
-                chat_chunk({"role": "assistant", "content": None, "tool_calls": [{"index": 0, **call}]}),
-                chat_chunk({}, "tool_calls"),
-                "[DONE]",
-            ]
-        )
-    reply = chat_reply("", "tool_calls")
-    reply.body["choices"][0]["message"]["tool_calls"] = [call]
-    return reply
+    return Answer((), "tool_calls", calls=(ToolCall(name, id="call_lab"),))
 
 
 def _png(size: int) -> bytes:

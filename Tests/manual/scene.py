@@ -18,9 +18,9 @@ from pathlib import Path
 from types import TracebackType
 
 from Tests.addons.init.llm_servers import ollama
-from Tests.backend_dialects import DIALECTS, Answer
+from Tests.backend_dialects import Answer, speak
 from Tests.integration.launcher import PROJECT, Launcher, clean_environment
-from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, status_reply
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, page_of
 
 MODEL = "qwen3:8b"
 TALK = (
@@ -65,24 +65,18 @@ _TASKS = {
     "follow_ups": {"follow_ups": ["Which oil is good for oak?", "How high is a worktop?", FOLLOW_UP]},
 }
 _TASK = re.compile(r'JSON format: \{ "(\w+)"')
+_PAGES = ollama(MODEL, running=(MODEL,))
 
 
 class PretendOllama(StubBackend):
     """An Ollama with one model, whose answers are written down above. ``requests`` holds what it was asked."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._pages = ollama(MODEL, running=(MODEL,))
-        self.responder = self._answer
-
-    def _answer(self, request: RecordedRequest) -> Reply:
+    def respond(self, request: RecordedRequest) -> Reply:
         if request.path != "/api/chat":
-            page = self._pages.get(request.path)
-            return status_reply(404) if page is None else json_reply(page)
+            return page_of(_PAGES, request)
         messages = request.json["messages"]
         words = re.findall(r"\S+\s*", _say(messages[0]["content"], messages[-1]["content"]))
-        stream = bool(request.json.get("stream", True))
-        return DIALECTS["ollamaApiChat"].reply(Answer(tokens=words), stream, **({"delay": 0.03} if stream else {}))
+        return speak(request, Answer(tokens=words), delay=0.03)
 
 
 def _say(system: str, asked: str) -> str:

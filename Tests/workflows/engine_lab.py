@@ -17,7 +17,7 @@ from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHa
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import ExecutionContext, NodeExecutionInfo
 from Tests.llmapis.lab import Lab
-from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, chat_stream_reply
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_answer
 
 
 def user(text: str) -> Message:
@@ -38,9 +38,7 @@ def llm(prompt: str = "", **more: Any) -> dict[str, Any]:
 
 def reply_to(request: RecordedRequest, text: str, **options: Any) -> Reply:
     """``text`` as the request wants it, streamed in pieces of three characters or whole."""
-    if request.json.get("stream"):
-        return chat_stream_reply([text[i : i + 3] for i in range(0, len(text), 3)], **options)
-    return chat_reply(text, **options)
+    return chat_answer(request, [text[i : i + 3] for i in range(0, len(text), 3)], **options)
 
 
 def last_text(request: RecordedRequest) -> str:

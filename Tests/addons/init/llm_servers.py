@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from Tests.backend_dialects import DIALECTS, Answer, Dialect
-from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, status_reply
+from Tests.backend_dialects import Answer, speak
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, page_of, status_reply
 
 Routes = Mapping[str, Any]
 """Path -> the JSON of the answer, or a Reply. Every other path is answered with 404."""
@@ -103,31 +102,22 @@ def wilmer() -> Routes:
     }
 
 
-def serving(
-    routes: Routes, key: str = "", say: Callable[[dict[str, Any]], str] | None = None, dialect: str = "Open-AI-API"
-) -> StubBackend:
-    """A server with these answers. ``key``: whoever does not send it gets 401. ``say``: what the model says to a
-    request for text, in the given dialect."""
-    spoken = next(one for one in DIALECTS.values() if one.name == dialect)
+def serving(routes: Routes, key: str = "", say: Callable[[dict[str, Any]], str] | None = None) -> StubBackend:
+    """A server with these answers. ``key``: without it, the answer is 401. ``say``: what the model says to a request
+    for text."""
 
     def respond(request: RecordedRequest) -> Reply:
         if key and request.headers.get("authorization") != f"Bearer {key}":
             return status_reply(401)
         if say is not None and request.method == "POST" and request.path != "/api/show":
-            return _speech(spoken, request, say)
-        found = routes.get(request.path)
-        if found is None or (request.path == "/api/show") != (request.method == "POST"):
+            return speak(request, Answer(tokens=(say(request.json),)))
+        if (request.path == "/api/show") != (request.method == "POST"):
             return status_reply(404)
-        return found if isinstance(found, Reply) else json_reply(found)
+        return page_of(routes, request)
 
     backend = StubBackend()
     backend.responder = respond
     return backend
-
-
-def _speech(dialect: Dialect, request: RecordedRequest, say: Callable[[dict[str, Any]], str]) -> Reply:
-    body = json.loads(request.body)
-    return dialect.reply(Answer(tokens=(say(body),)), bool(body.get("stream", dialect.name.startswith("Ollama"))))
 
 
 def _family(name: str) -> str:

@@ -10,20 +10,11 @@ import json
 import re
 from typing import Any
 
-from Tests.backend_dialects import DIALECTS, Answer
-from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, status_reply
+from Tests.backend_dialects import Answer, speak
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply
 
 _ROLE = re.compile(r"You are the ([a-z ]+)\.")
 _TOPIC = re.compile(r"Topic: ([A-Z ]+)\.")
-_TYPES = {
-    "/v1/chat/completions": "openAIChatCompletion",
-    "/v1/completions": "openAIV1Completion",
-    "/v1/messages": "claudeMessages",
-    "/api/chat": "ollamaApiChat",
-    "/api/generate": "ollamaApiGenerate",
-    "/api/v1/generate": "koboldCppGenerate",
-    "/api/extra/generate/stream": "koboldCppGenerate",
-}
 FACT = {
     "title": "Ledger",
     "summary": "The ledger is in the café.",
@@ -62,16 +53,13 @@ def _answer(request: RecordedRequest) -> Reply:
     path = request.path.partition("?")[0]
     if path in PAGES:
         return json_reply(PAGES[path])
-    if path not in _TYPES:
-        return status_reply(404)
-    role, body = role_of(request), request.json
+    role = role_of(request)
     if role == "sorter":
         topics = _TOPIC.findall(request.body.decode())
         text = f"**{topics[-1].lower()}**." if topics else "I cannot say."
     else:
         text = SAYS.get(role, f"The {role} answers.")
-    stream = path == "/api/extra/generate/stream" or body.get("stream", path == "/api/chat") is True
-    return DIALECTS[_TYPES[path]].reply(Answer([text[at : at + 4] for at in range(0, len(text), 4)]), stream)
+    return speak(request, Answer([text[at : at + 4] for at in range(0, len(text), 4)]))
 
 
 def old_backend() -> StubBackend:

@@ -14,6 +14,8 @@ from Middleware.llmapis import transport
 from Middleware.services.response_store import get_response_store
 from Tests.api.api_lab import CHAT, Answer, ApiLab, settled
 from Tests.api.responses_stream import Heard, heard
+from Tests.backend_dialects import Answer as BackendAnswer
+from Tests.backend_dialects import speak
 from Tests.stub_backend import (
     AFTER_PIECES,
     RecordedRequest,
@@ -193,21 +195,7 @@ def test_the_end_of_an_answer(lab: ApiLab, finish: str, status: str, reason: str
 def test_reasoning_is_the_users_choice(lab: ApiLab, sends: bool) -> None:
     lab.user(sendReasoningToClient=sends)
 
-    def reply(request: RecordedRequest) -> Reply:
-        if request.json.get("stream"):
-            return sse_reply(
-                [
-                    chat_chunk({"reasoning_content": "Hm."}),
-                    chat_chunk({"content": "Yes"}),
-                    chat_chunk({}, "stop"),
-                    "[DONE]",
-                ]
-            )
-        return json_reply(
-            {"choices": [{"message": {"content": "Yes", "reasoning_content": "Hm."}, "finish_reason": "stop"}]}
-        )
-
-    lab.backend.responder = reply
+    lab.backend.responder = lambda request: speak(request, BackendAnswer(("Yes",), reasoning=("Hm.",)))
     for response in both(lab):
         assert [item["type"] for item in response["output"]] == ["reasoning"] * sends + ["message"]
         assert not sends or response["output"][0]["summary"] == [{"type": "summary_text", "text": "Hm."}]

@@ -13,6 +13,7 @@ from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
+from Tests.backend_dialects import embed
 from Tests.stub_backend import Reply, chat_reply
 from Tests.workflows.engine_lab import EngineLab, Message, Probe, last_text, start, user
 
@@ -60,11 +61,7 @@ class MemoryChat:
 
     def _reply(self, request: Any) -> Reply:
         if request.path.endswith("/embeddings"):
-            return Reply(
-                body={
-                    "data": [{"index": number, "embedding": [1.0, 0.0]} for number in range(len(request.json["input"]))]
-                }
-            )
+            return embed(request, lambda text: [1.0, 0.0])
         return chat_reply(self.answers(last_text(request)))
 
     def within(
