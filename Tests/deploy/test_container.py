@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import http.server
 import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 
 from deploy.container import health, start
 from deploy.container.start import is_program, launcher_words
+from Tests.stub_backend import Reply, StubBackend
 
 
 @pytest.fixture
@@ -74,34 +73,21 @@ def test_a_program_takes_the_place_of_the_server(public: Path) -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[http.server.ThreadingHTTPServer]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        status = 200
-
-        def do_GET(self) -> None:
-            assert self.path == "/health"
-            self.send_response(type(self).status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+def server() -> Iterator[StubBackend]:
+    with StubBackend() as server:
         yield server
-        server.shutdown()
+        assert {request.path for request in server.requests} == {"/health"}
 
 
 @pytest.mark.parametrize(
     ("status", "problem"), [(200, None), (401, "status 401"), (500, "status 500"), (404, "status 404")]
 )
 def test_health_is_the_status_of_the_server(
-    server: http.server.ThreadingHTTPServer, status: int, problem: str | None, monkeypatch: pytest.MonkeyPatch
+    server: StubBackend, status: int, problem: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    server.RequestHandlerClass.status = status  # type: ignore[attr-defined]
-    assert health.problem_at(f"http://127.0.0.1:{server.server_port}/health", 5) == problem
+    server.script(Reply(status))
+    assert health.problem_at(f"{server.url}/health", 5) == problem
 
 
 def test_health_of_a_closed_port_and_of_one_that_says_nothing() -> None:
@@ -111,11 +97,9 @@ def test_health_of_a_closed_port_and_of_one_that_says_nothing() -> None:
     assert health.problem_at(f"http://127.0.0.1:{port}/", 5)
 
 
-def test_health_command_asks_the_port_of_the_environment(
-    server: http.server.ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_health_command_asks_the_port_of_the_environment(server: StubBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "FIRST_PROCESS", Path("missing"))
-    monkeypatch.setenv("WILMER_PORT", str(server.server_port))
+    monkeypatch.setenv("WILMER_PORT", str(server.port))
     assert health.main() == 0
     monkeypatch.setenv("WILMER_PORT", "no number")
     assert health.main() == 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend
 
 
 @dataclass
@@ -39,8 +39,8 @@ class Received:
         return [self, *(span for child in self.children for span in child.all())]
 
 
-class OtlpReceiver:
-    """The collector, on a free port of this computer.
+class OtlpReceiver(StubBackend):
+    """The collector.
 
     Attributes:
         status: what it answers with.
@@ -49,46 +49,19 @@ class OtlpReceiver:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.bodies: list[bytes] = []
         self.paths: set[str] = set()
         self.status = 200
         self.asked, self.answers = threading.Event(), threading.Event()
         self.answers.set()
-        receiver = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                receiver.asked.set()
-                receiver.answers.wait()
-                if receiver.status == 200:
-                    receiver.paths.add(self.path)
-                    receiver.bodies.append(body)
-                self.send_response(receiver.status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> OtlpReceiver:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.answers.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def respond(self, request: RecordedRequest) -> Reply:
+        self.asked.set()
+        if self.status == 200:
+            self.paths.add(request.path)
+            self.bodies.append(request.body)
+        return Reply(self.status, b"", held=self.answers)
 
     def spans(self) -> list[Received]:
         return [

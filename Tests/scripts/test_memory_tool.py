@@ -9,8 +9,6 @@ import os
 import stat
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -26,7 +24,9 @@ from Middleware.addons.records.store.writer import RunStore
 from Middleware.addons.records.viewers import Viewer
 from Middleware.common import instance_global_variables as instance
 from Tests.addons.records.records_lab import run as run_of
+from Tests.backend_dialects import openai_embeddings
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
+from Tests.stub_backend import StubBackend, json_reply
 
 SCRIPT = Path(__file__).parents[2] / "Scripts" / "memory_tool.py"
 
@@ -250,31 +250,14 @@ def test_wrong_search_arguments(lab: DiscussionLab, tool: Tool, flags: list[str]
     assert ended.value.code == 2
 
 
-class Embedder(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        body = json.dumps({"data": [{"index": 0, "embedding": [1.0, 1.0, 1.0]}]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
 def test_semantic_search_asks_the_endpoint(lab: DiscussionLab, tool: Tool) -> None:
     lab.store("plain")
     lab.config.write("ApiTypes/Embeddings", {"type": "openAIEmbeddings"})
-    with ThreadingHTTPServer(("127.0.0.1", 0), Embedder) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with StubBackend(json_reply(openai_embeddings([[1.0, 1.0, 1.0]]))) as server:
         lab.config.endpoint(
-            "Emb",
-            {"apiTypeConfigFileName": "Embeddings", "modelNameToSendToAPI": "embedder"},
-            f"http://127.0.0.1:{server.server_port}",
+            "Emb", {"apiTypeConfigFileName": "Embeddings", "modelNameToSendToAPI": "embedder"}, server.url
         )
         assert tool("search", "plain", "no such word", "--mode", "semantic", "--endpoint", "Emb") == 0
-        server.shutdown()
     assert tool.out == "Mara hid the ledger.\n"
 
 

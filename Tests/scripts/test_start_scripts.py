@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import http.server
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +15,7 @@ import pytest
 
 from Middleware.cli.installing import NEWEST
 from Middleware.cli.prerequisites import OLDEST
+from Tests.stub_backend import Reply, StubBackend
 
 PROJECT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="scripts of other systems")
@@ -187,33 +186,15 @@ exec "{sys.executable}" "$@"
 
 
 @pytest.fixture
-def silent_index() -> Iterator[tuple[str, threading.Event]]:
-    """A package index that answers nothing; its address, and an event that is set when it is asked."""
-    asked, ended = threading.Event(), threading.Event()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.set()
-            ended.wait()
-
-        def log_message(self, *_: object) -> None:
-            """Nothing is to be shown."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/simple", asked
-    ended.set()
-    server.shutdown()
-    server.server_close()
+def silent_index() -> Iterator[StubBackend]:
+    """A package index that answers nothing."""
+    with StubBackend(Reply(never=True)) as index:
+        yield index
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_during_the_installation_is_no_error(
-    installed: Path, silent_index: tuple[str, threading.Event], times: int
-) -> None:
-    address, asked = silent_index
+def test_ctrl_c_during_the_installation_is_no_error(installed: Path, silent_index: StubBackend, times: int) -> None:
     shutil.copytree(PROJECT / "Middleware" / "cli", installed / "Middleware" / "cli")
     executable(installed / "venv" / "bin" / "python", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (installed / "requirements.lock").write_text(f"one==1.0 --hash=sha256:{'0' * 64}\n", encoding="utf-8")
@@ -225,14 +206,14 @@ def test_ctrl_c_during_the_installation_is_no_error(
         start_new_session=True,
         env={
             **os.environ,
-            "PIP_INDEX_URL": address,
+            "PIP_INDEX_URL": f"{silent_index.url}/simple",
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_NO_INDEX": "",
             "PIP_FIND_LINKS": "",
             "PIP_RETRIES": "0",
         },
     )
-    assert asked.wait(120)
+    silent_index.wait_requests(timeout=120)
     for _ in range(times):
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     stdout, stderr = process.communicate(timeout=120)

@@ -10,9 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Tests.addons.check.config_tree import ENDPOINT, SPARE, USER, changed, llm, nodes, put, write_tree
 from Tests.integration.launcher import LAUNCHERS, run_launcher
+from Tests.stub_backend import StubBackend, status_reply
 
 check = all_commands()["check"].run
 
@@ -495,24 +494,10 @@ def test_conversations_that_others_can_read(tmp_path: Path, capsys: pytest.Captu
 # -- servers -----------------------------------------------------------------------------------------------------------
 
 
-class Page(BaseHTTPRequestHandler):
-    seen: list[tuple[str, str, dict[str, str]]] = []
-
-    def do_GET(self) -> None:
-        Page.seen.append((self.command, self.path, dict(self.headers)))
-        self.send_error(404)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
-
 @pytest.fixture
-def live() -> Iterator[int]:
-    Page.seen = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_address[1]
-        server.shutdown()
+def live() -> Iterator[StubBackend]:
+    with StubBackend(status_reply(404)) as server:
+        yield server
 
 
 @pytest.fixture
@@ -523,10 +508,10 @@ def dead() -> int:
 
 
 @pytest.mark.slow
-def test_servers_are_asked(tmp_path: Path, live: int, dead: int) -> None:
+def test_servers_are_asked(tmp_path: Path, live: StubBackend, dead: int) -> None:
     write_tree(
         tmp_path,
-        changed(ENDPOINT, endpoint=f"http://tom:hunter2@127.0.0.1:{live}/v1", apiKey="hunter2"),
+        changed(ENDPOINT, endpoint=f"http://tom:hunter2@127.0.0.1:{live.port}/v1", apiKey="hunter2"),
         changed(SPARE, endpoint=f"http://127.0.0.1:{dead}"),
         put("Endpoints/home/Third.json", {"endpoint": f"http://127.0.0.1:{dead}/v1", "apiTypeConfigFileName": "Chat"}),
         put("Endpoints/_examples/E.json", {"endpoint": "http://192.0.2.1:9", "apiTypeConfigFileName": "Chat"}),
@@ -538,14 +523,14 @@ def test_servers_are_asked(tmp_path: Path, live: int, dead: int) -> None:
         f"http://127.0.0.1:{dead} does not answer: connection refused (1 more endpoint files name it)"
     )
     assert (ended.returncode, launched(tmp_path, "--online", "--strict").returncode) == (0, 1)
-    assert f"http://127.0.0.1:{live}" in ended.stderr and "192.0.2.1" not in ended.stderr
+    assert live.url in ended.stderr and "192.0.2.1" not in ended.stderr
     # The second one is the list of models, the third tells the chat template of llama.cpp.
-    assert {(command, path) for command, path, _ in Page.seen} <= {
+    assert {(request.method, request.path) for request in live.requests} <= {
         ("GET", "/"),
         ("GET", "/v1/models"),
         ("GET", "/props"),
     }
-    assert "hunter2" not in str(Page.seen) + ended.stdout + ended.stderr
+    assert live.requests and "hunter2" not in str(live.requests) + ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import socket
-import threading
-import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -106,48 +102,39 @@ def test_a_row_has_the_figures_of_recorded_calls(lab: RecordLab) -> None:
 # -- what servers say --------------------------------------------------------------------------------------------------
 
 
-class Stub:
-    """A server that answers GET by path, and remembers paths and keys."""
+class Stub(StubBackend):
+    """A server that answers GET by path."""
 
     def __init__(self) -> None:
+        super().__init__()
+        self.next_row()
+
+    def next_row(self) -> None:
+        super().next_row()
         self.answers: dict[str, tuple[int, Any]] = {}
-        self.asked: list[tuple[str, str]] = []
         self.delay = 0.0
-        stub = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                stub.asked.append((self.path, self.headers.get("Authorization") or self.headers.get("x-api-key") or ""))
-                time.sleep(stub.delay)
-                status, body = stub.answers.get(self.path, (404, {"error": "no such page"}))
-                data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+    def respond(self, request: RecordedRequest) -> Reply:
+        status, body = self.answers.get(request.path, (404, {"error": "no such page"}))
+        return Reply(status, body.encode() if isinstance(body, str) else body, header_delay=self.delay)
 
-            def do_POST(self) -> None:
-                raise AssertionError("a server was sent something")
-
-            def log_message(self, *_: object) -> None:
-                """Nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+    @property
+    def asked(self) -> list[tuple[str, str]]:
+        """The paths, with the keys that were sent. Nothing but GET may come."""
+        assert {request.method for request in self.requests} <= {"GET"}
+        keys = ("authorization", "x-api-key")
+        return [(one.path, next((one.headers[key] for key in keys if key in one.headers), "")) for one in self.requests]
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Stub]:
-    stub = Stub()
-    yield stub
-    stub.server.shutdown()
-    stub.server.server_close()
+    with Stub() as stub:
+        yield stub
 
 
 @pytest.fixture
 def stub(running: Stub) -> Stub:
-    running.answers, running.asked, running.delay = {}, [], 0.0
+    running.next_row()
     return running
 
 
@@ -208,7 +195,8 @@ def test_the_key_is_sent_only_where_it_is_wanted(stub: Stub) -> None:
     stub.answers = LLAMA
     ask(server)
     assert {key for _, key in stub.asked} == {""}
-    stub.asked, stub.answers = [], {"/v1/models": (401, {})}
+    stub.next_row()
+    stub.answers = {"/v1/models": (401, {})}
     assert ask(server).status == "refusing"
     assert ("/v1/models", "Bearer secret") in stub.asked and ("/health", "") in stub.asked
 
