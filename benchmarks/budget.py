@@ -109,7 +109,7 @@ class CountingServer:
     """A server that counts, and how it is asked."""
 
     def __init__(self, kind: str, folder: Path, script: str = SERVER) -> None:
-        self._backend = SteppedBackend()
+        self._backend = SteppedBackend().start()
         self._control = socket.create_server(("127.0.0.1", 0))
         self._control.settimeout(START_SECONDS)
         tree = write_configuration(folder / "Public", self._backend.url)
@@ -139,7 +139,7 @@ class CountingServer:
         self._connection.close()
         self._control.close()
         self._launcher.__exit__(None, None, None)
-        self._backend.close()
+        self._backend.stop()
 
     @property
     def process_id(self) -> int:

@@ -7,25 +7,21 @@ a token, or a burst of tokens, leaves only after the client has received all bef
 from __future__ import annotations
 
 import json
-import re
 import socket
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
 from dataclasses import dataclass
-from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
 from Tests.integration.launcher import NO_MARKS, USER, ConfigTree, api_type, endpoint, llm_node
-from Tests.stub_backend import chat_chunk, chat_reply, sse_event
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_chunk, chat_reply, sse_event
 
 # Long enough for the busiest machine; a server that stands still for so long has a fault.
 TIMEOUT_SECONDS = 30.0
 CHAIN_NODES = 20
 HISTORY_MESSAGES = 2000
 FIRST_MESSAGES = ({"role": "system", "content": "s"}, {"role": "user", "content": "hello there"})
-_LENGTH = re.compile(rb"(?i)content-length: *(\d+)")
 # The routes of the dialects, with the last thing that a stream on each says.
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 _ENDS = {CHAT: b"[DONE]", RESPONSES: b"event: response.completed", MESSAGES: b"event: message_stop"}
@@ -135,57 +131,26 @@ def write_configuration(public: Path, url: str) -> ConfigTree:
     return tree
 
 
-class SteppedBackend:
+class SteppedBackend(StubBackend):
     """An LLM server that sends the bursts of ``workload``, each when ``step`` is called for it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.workload = Workload("")
         self._steps = threading.Semaphore(0)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def step(self) -> None:
         """Let the next burst go."""
         self._steps.release()
 
-    def close(self) -> None:
-        # On Linux, closing alone does not end an accept that waits; elsewhere this may not be possible.
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+    def respond(self, request: RecordedRequest) -> Reply:
+        self.requests.clear()
+        return Reply(raw=self._bursts())
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with closing(connection), connection.makefile("rb") as requests:
-            try:
-                while head := _read_head(requests):
-                    found = _LENGTH.search(head)
-                    requests.read(int(found[1]) if found else 0)
-                    for burst in self.workload.bursts():
-                        self._steps.acquire()
-                        connection.sendall(burst)
-            except OSError:
-                return
-
-
-def _read_head(requests: BufferedIOBase) -> bytes:
-    """Return the head of a request; empty if the client has closed the connection."""
-    head = b""
-    while (line := requests.readline()) not in (b"\r\n", b""):
-        head += line
-    return head
+    def _bursts(self) -> Iterator[bytes]:
+        for burst in self.workload.bursts():
+            self._steps.acquire()
+            yield burst
 
 
 def ask(port: int, backend: SteppedBackend, workload: Workload) -> None:

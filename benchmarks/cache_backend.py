@@ -25,9 +25,8 @@ from Tests.stub_backend import (
     StubBackend,
     chat_chunk,
     chat_reply,
-    json_reply,
+    page_of,
     sse_reply,
-    status_reply,
 )
 
 MODEL = "scripted"
@@ -368,24 +367,17 @@ class CacheBackend(StubBackend):
     """
 
     def __init__(self, caches: Mapping[str, Cache]) -> None:
-        super().__init__(status_reply(404))
-        self.responder = self._reply
+        super().__init__()
         self.says = Script()
         self.calls: list[Call] = []
         self._caches = dict(caches)
         self._turn = threading.Lock()
         self._seen: dict[str, set[tuple[str, ...]]] = {}
 
-    def __enter__(self) -> CacheBackend:
-        self.start()
-        return self
-
-    def _reply(self, request: RecordedRequest) -> Reply | None:
+    def respond(self, request: RecordedRequest) -> Reply:
         self.requests.clear()
-        if request.path in _SERVER:
-            return json_reply(_SERVER[request.path])
         if request.path != "/v1/chat/completions":
-            return None
+            return page_of(_SERVER, request)
         body = request.json
         most = body.get("n_predict") or body.get("max_tokens") or WINDOW
         with self._turn:

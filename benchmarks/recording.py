@@ -54,7 +54,7 @@ class Server:
     """A server of which the CPU time is read."""
 
     def __init__(self, folder: Path, words: Sequence[str]) -> None:
-        self._backend = SteppedBackend()
+        self._backend = SteppedBackend().start()
         tree = write_configuration(folder / "Public", self._backend.url)
         self._launcher = Launcher(
             "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0", *words
@@ -66,7 +66,7 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self._launcher.__exit__(None, None, None)
-        self._backend.close()
+        self._backend.stop()
 
     def cpu_seconds(self) -> float:
         assert self._launcher.process is not None
