@@ -28,7 +28,16 @@ from playwright.sync_api import Locator, Page, expect, sync_playwright
 from Tests.addons.init.llm_servers import llama_cpp
 from Tests.console.conftest import CHROMIUM, PATIENCE, PHONE
 from Tests.integration.launcher import PROJECT, Launcher, run_launcher
-from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, sse_event, status_reply
+from Tests.stub_backend import (
+    RecordedRequest,
+    Reply,
+    StubBackend,
+    chat_chunk,
+    chat_reply,
+    page_of,
+    sse_reply,
+    status_reply,
+)
 
 SIZE = {"width": 1400, "height": 900}
 MODEL = "/models/qwen3-8b.gguf"
@@ -155,19 +164,17 @@ class Model(StubBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        self.responder = self._respond
         self.go_on = threading.Event()
         self._cache = ""
-        self._routes = {
+        self._pages = {
             **llama_cpp(name=MODEL, window=16384),
             "/health": {"status": "ok"},
             "/slots": [{"id": 0, "is_processing": False}],
         }
 
-    def _respond(self, request: RecordedRequest) -> Reply:
+    def respond(self, request: RecordedRequest) -> Reply:
         if request.method != "POST":
-            found = self._routes.get(request.path)
-            return status_reply(404) if found is None else json_reply(found)
+            return page_of(self._pages, request)
         body: dict[str, Any] = request.json
         prompt = "\n".join(f"{message['role']}: {message['content']}" for message in body["messages"])
         if "Translate the attached book" in prompt:
@@ -191,25 +198,13 @@ class Model(StubBackend):
             "predicted_ms": 1000 * len(pieces) / WRITING,
         }
         usage = {"prompt_tokens": known + read, "completion_tokens": len(pieces)}
-        end = {"timings": timings, "usage": usage, "model": MODEL, "object": "chat.completion.chunk", "id": "1"}
+        end = {"timings": timings, "usage": usage, "model": MODEL}
         if not body.get("stream"):
-            message = {"role": "assistant", "content": text}
-            return json_reply(
-                {
-                    **end,
-                    "object": "chat.completion",
-                    "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-                },
-                header_delay=read / READING + len(pieces) / WRITING,
-            )
-        events = [sse_event({"choices": [{"index": 0, "delta": {"content": piece}}]}) for piece in pieces]
-        events += [
-            sse_event({**end, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}),
-            sse_event("[DONE]"),
-        ]
-        return Reply(
-            pieces=events, headers={"Content-Type": "text/event-stream"}, delay=1 / WRITING, header_delay=read / READING
-        )
+            reply = chat_reply(text, header_delay=read / READING + len(pieces) / WRITING)
+            reply.body |= end
+            return reply
+        chunks = [*(chat_chunk({"content": piece}) for piece in pieces), chat_chunk({}, "stop", **end)]
+        return sse_reply([*chunks, "[DONE]"], delay=1 / WRITING, header_delay=read / READING)
 
 
 class Evening:

@@ -9,19 +9,18 @@ No WilmerAI runs. The page is served as the real server serves it, policy includ
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from Tests.console import made_runs
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend
 
 STATIC = Path(__file__).resolve().parents[2] / "Middleware" / "addons" / "console" / "static"
 TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css"}
@@ -199,66 +198,59 @@ def _short(row: made_runs.Row) -> made_runs.Row:
     return [*row[:8], texts]
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    world: World
+class ScriptedServer(StubBackend):
+    """The server; ``url`` is the console's address."""
 
-    def log_message(self, *_: object) -> None:
-        """Nothing on the terminal."""
+    def __init__(self, world: World, port: int = 0) -> None:
+        super().__init__(port=port)
+        self.world = world
 
-    def do_GET(self) -> None:
-        self._answer()
+    @property
+    def url(self) -> str:
+        return f"{super().url}/console/"
 
-    do_POST = do_PUT = do_DELETE = do_GET
+    def stop(self) -> None:
+        self.world.end()
+        super().stop()
 
-    def _answer(self) -> None:
-        address = urlsplit(self.path)
-        length = int(self.headers.get("Content-Length", "0"))
-        body = json.loads(self.rfile.read(length)) if length else {}
+    def respond(self, request: RecordedRequest) -> Reply:
+        self.requests.clear()
+        address = urlsplit(request.path)
         if address.path.startswith("/console/api/"):
-            path = unquote(address.path.removeprefix("/console/api/"))
-            query = {name: values[-1] for name, values in parse_qs(address.query).items()}
-            self.world.calls.append((self.command, f"{path}?{address.query}" if address.query else path))
-            if body:
-                self.world.bodies.append((self.command, path, body))
-            self._api(path, query, body)
-        elif address.path == "/console/":
+            return self._api(request, unquote(address.path.removeprefix("/console/api/")), address.query)
+        if address.path == "/console/":
             nonce = secrets.token_urlsafe(16)
             page = (STATIC / "index.html").read_text(encoding="utf-8")
-            self._send(
+            return _file(
                 page.replace("{nonce}", nonce).replace("{version}", "v").encode("utf-8"),
                 "text/html; charset=utf-8",
-                headers={"Content-Security-Policy": POLICY.format(nonce), "Referrer-Policy": "no-referrer"},
+                {"Content-Security-Policy": POLICY.format(nonce), "Referrer-Policy": "no-referrer"},
             )
-        elif address.path.startswith("/console/static/v/") and ".." not in address.path:
-            file = STATIC / address.path.removeprefix("/console/static/v/")
-            if file.is_file():
-                self._send(
-                    file.read_bytes(),
-                    TYPES.get(file.suffix, "application/octet-stream"),
-                    headers={"Cache-Control": "public, max-age=31536000, immutable"},
-                )
-            else:
-                self._send(b"", "text/plain", 404)
-        else:
-            self._send(b"", "text/plain", 404)
+        file = STATIC / address.path.removeprefix("/console/static/v/")
+        if address.path.startswith("/console/static/v/") and ".." not in address.path and file.is_file():
+            kind = TYPES.get(file.suffix, "application/octet-stream")
+            return _file(file.read_bytes(), kind, {"Cache-Control": "public, max-age=31536000, immutable"})
+        return Reply(404, b"")
 
-    def _api(self, path: str, query: dict[str, str], body: dict[str, object]) -> None:
+    def _api(self, request: RecordedRequest, path: str, line: str) -> Reply:
         world = self.world
-        if path == "session" and self.command == "POST":
+        query = {name: values[-1] for name, values in parse_qs(line).items()}
+        body = request.json if request.body else {}
+        world.calls.append((request.method, f"{path}?{line}" if line else path))
+        if body:
+            world.bodies.append((request.method, path, body))
+        if path == "session" and request.method == "POST":
             if body.get("key") == "wrong":
-                self._error(
+                return _error(
                     403,
                     "This key does not open the console. Its line in the list of accepted keys must say console=own.",
                 )
-            else:
-                self._json({"token": "token", **self._who()})
-        elif self.headers.get("Authorization") != "Bearer token":
-            self._error(401, "Sign in first.")
-        elif path == "events":
-            self._stream(int(query.get("after", len(world.events))))
-        else:
-            self._signed_in(path, query, body)
+            return _json({"token": "token", **self._who()})
+        if request.headers.get("authorization") != "Bearer token":
+            return _error(401, "Sign in first.")
+        if path == "events":
+            return Reply(raw=self._events(int(query.get("after", len(world.events)))), keep_alive=False)
+        return self._signed_in((request.method, path), query, body)
 
     def _who(self) -> dict[str, object]:
         return {
@@ -270,12 +262,11 @@ class Handler(BaseHTTPRequestHandler):
             "version": "0.9",
         }
 
-    def _signed_in(self, path: str, query: dict[str, str], body: dict[str, object]) -> None:
+    def _signed_in(self, call: tuple[str, str], query: dict[str, str], body: dict[str, object]) -> Reply:
         world = self.world
-        if (self.command, path) in world.answers:
-            answer = world.answers[self.command, path]
-            self._scripted(answer(body) if callable(answer) else answer)
-            return
+        if call in world.answers:
+            answer = world.answers[call]
+            return _scripted(answer(body) if callable(answer) else answer)
         exact: dict[tuple[str, str], Callable[[], object]] = {
             ("GET", "session"): self._who,
             ("DELETE", "session"): dict,
@@ -290,111 +281,70 @@ class Handler(BaseHTTPRequestHandler):
                 ]
             },
         }
-        if (self.command, path) in exact:
-            self._json(exact[self.command, path]())
-            return
+        return _json(exact[call]()) if call in exact else self._run(call, body)
+
+    def _run(self, call: tuple[str, str], body: dict[str, object]) -> Reply:
+        world, (method, path) = self.world, call
         parts = path.split("/")
         run = world.find(parts[1]) if parts[0] == "runs" and len(parts) > 1 else None
         if run is None:
-            self._error(404, "There is no such run.", f"/console/api/{path}")
-        elif len(parts) == 2 and self.command == "GET":
-            self._json(world.document(run))
-        elif len(parts) == 2 and self.command == "PUT":
-            run.update(body)
-            self._json(run)
-        elif len(parts) == 2:
+            return _error(404, "There is no such run.", f"/console/api/{path}")
+        if len(parts) == 2:
+            if method == "GET":
+                return _json(world.document(run))
+            if method == "PUT":
+                run.update(body)
+                return _json(run)
             world.runs.remove(run)
-            self._json({})
-        elif parts[2] == "texts":
-            self._json(world.texts(parts[1], int(parts[3])))
-        elif parts[2] == "export":
-            self._json({"format": "wilmer-run/1", **world.document(run), "texts": {}})
-        elif parts[2] == "stop":
-            self._json({})
-        else:
-            self._error(404, "There is no such call.")
+            return _json({})
+        if parts[2] == "texts":
+            return _json(world.texts(parts[1], int(parts[3])))
+        if parts[2] == "export":
+            return _json({"format": "wilmer-run/1", **world.document(run), "texts": {}})
+        return _json({}) if parts[2] == "stop" else _error(404, "There is no such call.")
 
-    def _scripted(self, answer: object) -> None:
-        if isinstance(answer, Failure):
-            self._error(answer.status, answer.message, answer.where)
-        elif isinstance(answer, Stream):
-            self._begin_stream(answer.headers)
-            with contextlib.suppress(OSError):
-                for name, value in answer.events:
-                    time.sleep(answer.delay)
-                    self._event(name, value)
-        else:
-            self._json(answer)
-
-    def _begin_stream(self, headers: Mapping[str, str]) -> None:
-        self.send_response(200)
-        for name, value in {"Content-Type": "text/event-stream", "Connection": "close", **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.close_connection = True
-
-    def _stream(self, after: int) -> None:
-        self._begin_stream({})
+    def _events(self, after: int) -> Iterator[bytes]:
         world = self.world
-        self._event("hello", {}, len(world.events))
-        try:
-            while not world.ended:
-                with world.told:
-                    # What comes in between is told in the next round.
-                    if len(world.events) <= after and not world.ended:
-                        world.told.wait(timeout=5)
-                    news = world.events[after:]
-                for event, data in news:
-                    after += 1
-                    self._event(event, data, after)
-                self.wfile.write(b": heartbeat\n\n")
-        except OSError:
-            # The page closed its stream.
-            return
-
-    def _event(self, event: str, data: object, number: int | None = None) -> None:
-        identity = "" if number is None else f"id: {number}\n"
-        text = data if isinstance(data, str) else json.dumps(data)
-        self.wfile.write(f"{identity}event: {event}\ndata: {text}\n\n".encode())
-
-    def _json(self, value: object, status: int = 200) -> None:
-        self._send(json.dumps(value).encode("utf-8"), "application/json", status)
-
-    def _error(self, status: int, message: str, where: str = "") -> None:
-        self._json({"error": {"message": message, "type": "ClientError", "where": where}}, status)
-
-    def _send(self, body: bytes, kind: str, status: int = 200, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in {
-            "Content-Type": kind,
-            "Content-Length": str(len(body)),
-            "Cache-Control": "no-store",
-            **(headers or {}),
-        }.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
+        yield b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+        yield _event("hello", {}, len(world.events))
+        while not world.ended:
+            with world.told:
+                # What comes in between is told in the next round.
+                if len(world.events) <= after and not world.ended:
+                    world.told.wait(timeout=5)
+                news = world.events[after:]
+            for event, data in news:
+                after += 1
+                yield _event(event, data, after)
+            yield b": heartbeat\n\n"
 
 
-class ScriptedServer:
-    """The server in a thread; ``url`` is the console's address."""
+def _scripted(answer: object) -> Reply:
+    if isinstance(answer, Failure):
+        return _error(answer.status, answer.message, answer.where)
+    if isinstance(answer, Stream):
+        events = [_event(name, value) for name, value in answer.events]
+        headers = {"Content-Type": "text/event-stream", **answer.headers}
+        return Reply(pieces=events, framing="close", headers=headers, delay=answer.delay, header_delay=answer.delay)
+    return _json(answer)
 
-    def __init__(self, world: World, port: int = 0) -> None:
-        self.world = world
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), type("BoundHandler", (Handler,), {"world": world}))
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/console/"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
-    def __enter__(self) -> ScriptedServer:
-        self._thread.start()
-        return self
+def _event(event: str, data: object, number: int | None = None) -> bytes:
+    identity = "" if number is None else f"id: {number}\n"
+    text = data if isinstance(data, str) else json.dumps(data)
+    return f"{identity}event: {event}\ndata: {text}\n\n".encode()
 
-    def __exit__(self, *_: object) -> None:
-        self.world.end()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+
+def _json(value: object, status: int = 200) -> Reply:
+    return Reply(status, value, {"Cache-Control": "no-store"})
+
+
+def _error(status: int, message: str, where: str = "") -> Reply:
+    return _json({"error": {"message": message, "type": "ClientError", "where": where}}, status)
+
+
+def _file(content: bytes, kind: str, headers: Mapping[str, str]) -> Reply:
+    return Reply(body=content, headers={"Content-Type": kind, "Cache-Control": "no-store", **headers})
 
 
 def main() -> None:
