@@ -31,16 +31,16 @@ from typing import Any
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from Middleware.addons.postgres.addon import require_database_packages
-from Middleware.addons.postgres.addresses import DATABASE_VARIABLE, chosen_database
+from Middleware.addons.postgres.database_address import DATABASE_VARIABLE, chosen_database
 from Middleware.cli.arguments import apply_directories
 from Middleware.cli.program import StartError
 from Middleware.cli.standard_streams import run_command
 from Middleware.exceptions import DataKeyError, WilmerError
 from Middleware.utilities import sqlite
-from Middleware.utilities.conversations.discussion_folder import stored_discussion
-from Middleware.utilities.conversations.vector_memory import MemoryRow, SearchableMemories, VectorMemories, schema
-from Middleware.utilities.conversations.vector_memory.schema import is_token
 from Middleware.utilities.discussion_state import MEMORIES
+from Middleware.utilities.discussions.discussion_folder import stored_discussion
+from Middleware.utilities.discussions.vector_memory import MemoryRow, SearchableMemories, VectorMemories, schema
+from Middleware.utilities.discussions.vector_memory.schema import is_token
 from Middleware.utilities.http.client import HttpClient
 from Middleware.utilities.http.problems import HttpError
 from Middleware.utilities.http.wire import HttpRequest, parse_target
@@ -187,7 +187,7 @@ def _web_address(text: str) -> str:
 def _of_database(options: argparse.Namespace) -> Iterator[tuple[SearchableMemories, Lock]]:
     """The memories of a conversation in a state database. Raises CannotStartError, StartError, WilmerError."""
     require_database_packages("--database")
-    from Middleware.addons.postgres.database_conversations import conversations_of
+    from Middleware.addons.postgres.database_discussions import conversations_of
 
     apply_directories(options, [options.User] if options.User else [])
     with conversations_of(options.database, "backfill"):

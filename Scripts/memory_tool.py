@@ -12,7 +12,7 @@ if __name__ == "__main__":
     prerequisites.require_packages()
 
 from Middleware import addons
-from Middleware.addons.discussions.command import run as main
+from Middleware.addons.discussions.memory_command import run as main
 from Middleware.cli.standard_streams import run_command
 
 if __name__ == "__main__":

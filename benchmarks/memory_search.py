@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from Middleware.utilities.conversations.vector_memory import VectorMemories, keyword_search
+from Middleware.utilities.discussions.vector_memory import VectorMemories, keyword_search
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for, derive_encryption_key
 from Middleware.utilities.vector_math_utils import numpy_or_none, vector_to_blob
 

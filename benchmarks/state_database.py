@@ -30,8 +30,8 @@ from benchmarks import memory_search, recording, state_limits
 from benchmarks.budget_backend import Workload
 from benchmarks.soak_backend import SoakBackend, backend_process
 from benchmarks.soak_clients import Exchange
-from Middleware.utilities.conversations.vector_memory import VectorMemories
-from Middleware.utilities.conversations.vector_memory.whole import DatabaseFile
+from Middleware.utilities.discussions.vector_memory import VectorMemories
+from Middleware.utilities.discussions.vector_memory.whole import DatabaseFile
 from Tests.api.front_dialects import OPENAI_CHAT
 from Tests.integration.launcher import USER, Backend, Launcher, child_node, llm_node, standard_tree, stuck
 from Tests.integration.memory_chat import conversation, memory_tree

@@ -17,7 +17,7 @@ from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as globals_
 from Middleware.models.process import Process, install, process
 from Middleware.services.idempotency_service import get_idempotency_service
-from Middleware.utilities.conversations.discussion_folder import discussions
+from Middleware.utilities.discussions.discussion_folder import discussions
 from Middleware.workflows.events import Listeners, default_listeners
 from Middleware.workflows.handlers.registry import node_types
 

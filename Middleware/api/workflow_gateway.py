@@ -14,8 +14,8 @@ from Middleware.models.messages import Message
 from Middleware.models.request_context import RequestContext, SentRequest
 from Middleware.services.prompt_categorization_service import PromptCategorizationService
 from Middleware.utilities import config_utils
-from Middleware.utilities.conversations.discussion_folder import holds_data_of_a_key
-from Middleware.utilities.conversations.discussion_id import (
+from Middleware.utilities.discussions.discussion_folder import holds_data_of_a_key
+from Middleware.utilities.discussions.discussion_id import (
     OPEN_TAG,
     extract_discussion_id,
     without_discussion_id_tags,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from Middleware.api.edge.access_keys import KEY_FILE
-from Middleware.cli import users
+from Middleware.cli import served_users
 from Middleware.cli.serving.listening import urls_elsewhere
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
@@ -19,7 +19,7 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import command, in_project_container, own_command
 from Middleware.utilities.config.paths import page_shown
 from Middleware.utilities.config.users import has_current_user_file
-from Middleware.utilities.conversations.discussion_folder import discussions
+from Middleware.utilities.discussions.discussion_folder import discussions
 from Middleware.utilities.http.addresses import is_loopback
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def describe(launch: Launch) -> list[str]:
         # Conversations that are not in files have a line among those of the add-on that has them.
         *([] if process().one(discussions).worker else folders),
         f"  Log files:      {log_folder}",
-        f"  Users:          {served_users()}",
+        f"  Users:          {describe_users()}",
         f"  Listening on:   {launch.host}, port {launch.port}: {launch.url}",
     ]
     if others := urls_elsewhere(launch.address, launch.port):
@@ -63,9 +63,9 @@ def describe(launch: Launch) -> list[str]:
     return [*lines, *launch.lines, *describe_access(launch.address), *launch.hints]
 
 
-def served_users() -> str:
+def describe_users() -> str:
     """Return the configured users, else the current one and its source; under a WSGI host there may be neither."""
-    current = users.current_user()
+    current = served_users.current_user()
     source = "from Users/_current-user.json" if has_current_user_file() else "without --User"
     return ", ".join(config_utils.configured_users()) or (f"{current} ({source})" if current else "none")
 
@@ -73,7 +73,7 @@ def served_users() -> str:
 def _data_directory(of_current_user: Callable[[], str], flag: str | None, default: str) -> str:
     """Return an absolute directory to print. With several users, their files are left out of account."""
     chosen = flag or default
-    if users.current_user():
+    if served_users.current_user():
         try:
             chosen = of_current_user()
         # Reported when the users were checked.

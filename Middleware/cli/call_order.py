@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 
-from Middleware.cli import users
+from Middleware.cli import served_users
 from Middleware.cli.running_server import others_here
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
@@ -55,7 +55,7 @@ def log_call_order() -> None:
 
 def _served() -> list[str]:
     try:
-        return list(users.served_users())
+        return list(served_users.served_users())
     except (ConfigurationError, OSError, ValueError):
         return []
 

@@ -26,7 +26,7 @@ from Middleware.api.edge.access_keys import (
     AccessKeysError,
     parse_keys,
 )
-from Middleware.cli import users
+from Middleware.cli import served_users
 from Middleware.cli.arguments import (
     Parser,
     apply_arguments,
@@ -170,7 +170,7 @@ def _accept_console_words(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace, user: str | None, path: str) -> None:
     if user is not None:
         # The name of a user who does not exist would make a key that admits no client.
-        users.require_user_file(user)
+        served_users.require_user_file(user)
     if options.action == "list":
         print_list(path)
     else:

@@ -11,8 +11,8 @@ from wsgiref.types import WSGIApplication
 
 from Middleware.cli.arguments import LaunchArguments
 from Middleware.cli.program import StartError, program_name, say
+from Middleware.cli.served_users import resolve_port
 from Middleware.cli.serving.listening import bind_socket, url_of
-from Middleware.cli.users import resolve_port
 from Middleware.common import instance_global_variables as instance
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from wsgiref.types import WSGIApplication
 
 from Middleware.api.logging_setup import set_up_logging
 from Middleware.api.terminal_log import TerminalFormatter
-from Middleware.cli import announcement, users
+from Middleware.cli import announcement, served_users
 from Middleware.cli.addon import addons
 from Middleware.cli.program import StartError
 from Middleware.common import instance_global_variables as instance
@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 def configure(launch: Launch) -> None:
     """Set up logging, make the gate, let add-ons connect, and delete the locks of dead processes. Raises StartError."""
     arguments = launch.arguments
-    instance.LOGGING_DIRECTORY = users.resolve_logging_directory(arguments.logging_directory)
-    instance.FILE_LOGGING = users.resolve_file_logging()
+    instance.LOGGING_DIRECTORY = served_users.resolve_logging_directory(arguments.logging_directory)
+    instance.FILE_LOGGING = served_users.resolve_file_logging()
     directory = instance.LOGGING_DIRECTORY if instance.FILE_LOGGING else None
     try:
         set_up_logging(
@@ -49,7 +49,7 @@ def configure(launch: Launch) -> None:
         "WilmerAI %s, Python %s, users: %s, %s at a time: %s, waiting at most %g s",
         VERSION,
         platform.python_version(),
-        announcement.served_users(),
+        announcement.describe_users(),
         "LLM calls" if instance.CONCURRENCY_LEVEL == "endpoint" else "requests",
         instance.CONCURRENCY_LIMIT or "any number",
         instance.CONCURRENCY_TIMEOUT,

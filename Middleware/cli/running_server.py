@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from Middleware.cli import users
+from Middleware.cli import served_users
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
@@ -165,7 +165,7 @@ def discussion_roots_of(names: Sequence[str]) -> list[str]:
 def _served_users() -> tuple[str, ...]:
     # Under a WSGI host there may be no user yet; its requests fail until there is one.
     with contextlib.suppress(ConfigurationError, OSError, ValueError):
-        return tuple(users.served_users())
+        return tuple(served_users.served_users())
     return ()
 
 

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from Middleware.cli import announcement, users
+from Middleware.cli import announcement, served_users
 from Middleware.cli.addon import addons
 from Middleware.cli.arguments import apply_arguments, parse_arguments
 from Middleware.cli.commands import command_list, find_command, no_such_command
@@ -89,10 +89,10 @@ def prepare(
     """
     arguments = parse_arguments(argv, program_name(), command_list())
     apply_arguments(arguments)
-    if problem := users.second_user(arguments.config_directory) or no_such_command(arguments.first_word):
+    if problem := served_users.second_user(arguments.config_directory) or no_such_command(arguments.first_word):
         raise StartError(problem)
-    users.check_users()
-    instance.ACCESS_KEYS = users.read_access_keys(arguments.accepted_keys_file)
+    served_users.check_users()
+    instance.ACCESS_KEYS = served_users.read_access_keys(arguments.accepted_keys_file)
     launch = Launch(arguments, threads, native, several)
     for addon in addons():
         addon.check(launch)

@@ -41,8 +41,8 @@
     |
     |-- DatabaseBusyError               services/lock_database
     |-- CannotOpenDatabaseError         services/lock_database
-    |-- SessionError                    workflows/tools/mcp/sessions
-    |-- SessionTimeoutError             workflows/tools/mcp/sessions
+    |-- SessionError                    workflows/tools/mcp/mcp_sessions
+    |-- SessionTimeoutError             workflows/tools/mcp/mcp_sessions
     |-- SubstitutionError               (also ValueError) utilities/templates/substitution
     |   `-- UnknownVariableError
     |-- RenderLimitError                utilities/templates/jinja_limits

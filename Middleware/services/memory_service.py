@@ -12,8 +12,8 @@ from Middleware.models.messages import Message
 from Middleware.models.run_step import reading
 from Middleware.services.memory.memory_search import VectorSearch, search_memories_fully
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.utilities.conversations.discussion_files import Pair
-from Middleware.utilities.conversations.discussion_folder import stored_discussion
+from Middleware.utilities.discussions.discussion_files import Pair
+from Middleware.utilities.discussions.discussion_folder import stored_discussion
 from Middleware.utilities.search_utils import BLOCK_TOKENS, CHUNK_BREAK
 from Middleware.utilities.text_utils import clear_out_user_assistant_from_chunks, get_message_chunks, restore_braces
 

@@ -16,13 +16,6 @@ from Middleware.exceptions import UnreadableDataError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.messages import Message
 from Middleware.utilities.answers.text_cleaner import find_generation_prompt
-from Middleware.utilities.conversations.discussion_files import (
-    change_object,
-    if_readable,
-    logged_as_conflict,
-    read_object,
-)
-from Middleware.utilities.conversations.discussion_folder import stored_discussion
 from Middleware.utilities.datetime_utils import (
     add_seconds_to_timestamp,
     format_datetime_to_ts,
@@ -31,6 +24,13 @@ from Middleware.utilities.datetime_utils import (
     parse_timestamp_string,
 )
 from Middleware.utilities.discussion_state import DiscussionState
+from Middleware.utilities.discussions.discussion_files import (
+    change_object,
+    if_readable,
+    logged_as_conflict,
+    read_object,
+)
+from Middleware.utilities.discussions.discussion_folder import stored_discussion
 from Middleware.utilities.hashing_utils import hash_content, hash_messages, hash_single_message
 from Middleware.utilities.text_utils import escape_braces
 

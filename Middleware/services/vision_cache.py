@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from Middleware.exceptions import UnreadableDataError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
-from Middleware.utilities.conversations.discussion_files import (
+from Middleware.utilities.discussion_state import DiscussionState
+from Middleware.utilities.discussions.discussion_files import (
     change_object,
     if_readable,
     log_unreadable,
     logged_as_conflict,
     read_object,
 )
-from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.once import BoundedCache
 
 logger = logging.getLogger(__name__)

@@ -67,7 +67,7 @@ from Middleware.utilities.config.workflows import (
     workflow_at,
     workflow_candidates,
 )
-from Middleware.utilities.conversations.discussion_folder import (
+from Middleware.utilities.discussions.discussion_folder import (
     get_discussion_chat_summary_file_path,
     get_discussion_condensation_tracker_file_path,
     get_discussion_context_compactor_old_file_path,

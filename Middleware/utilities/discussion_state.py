@@ -11,8 +11,8 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.encryption_utils import Cipher
 
 if TYPE_CHECKING:
-    from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
-    from Middleware.utilities.conversations.vector_memory.searchable import SearchableMemories
+    from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
+    from Middleware.utilities.discussions.vector_memory.searchable import SearchableMemories
 
 SHORT = ".lock"
 MEMORIES = ".memories.lock"

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.config.json_source import decode_text, legacy_code_page
-from Middleware.utilities.conversations.discussion_files import (
+from Middleware.utilities.discussions.discussion_files import (
     ensure_json_file_exists,
     load_timestamp_file,
     read_chunks_with_hashes,
@@ -26,7 +26,7 @@ from Middleware.utilities.conversations.discussion_files import (
     write_condensation_tracker,
     write_vision_responses,
 )
-from Middleware.utilities.conversations.stored_files import cipher_of_file
+from Middleware.utilities.discussions.stored_files import cipher_of_file
 from Middleware.utilities.encryption_utils import (
     NO_CIPHER,
     Cipher,

@@ -15,7 +15,7 @@ from Middleware.utilities.answers.tool_calls import calls_among
 from Middleware.utilities.config.declarations import SWITCHED_ON, as_flag, number_from
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.node import NODE
-from Middleware.utilities.conversations.discussion_id import extract_discussion_id, remove_discussion_id_tag
+from Middleware.utilities.discussions.discussion_id import extract_discussion_id, remove_discussion_id_tag
 from Middleware.utilities.text_utils import estimate_message, estimation_level_multiplier, message_text
 
 logger = logging.getLogger(__name__)

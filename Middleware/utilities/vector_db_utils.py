@@ -15,10 +15,10 @@ from typing import TypeVar
 
 from Middleware.exceptions import DataKeyError
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.conversations.discussion_folder import stored_discussion, used_discussions
-from Middleware.utilities.conversations.vector_memory import schema
-from Middleware.utilities.conversations.vector_memory.searchable import MemoryRow, SearchableMemories
 from Middleware.utilities.discussion_state import DiscussionState
+from Middleware.utilities.discussions.discussion_folder import stored_discussion, used_discussions
+from Middleware.utilities.discussions.vector_memory import schema
+from Middleware.utilities.discussions.vector_memory.searchable import MemoryRow, SearchableMemories
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from Middleware.addons.check.files import KINDS, FileKind
+from Middleware.addons.check.file_check import KINDS, FileKind
 from Middleware.utilities.files.file_access import atomic_write
 from Scripts.generate import generated_files, schema_values, schema_workflows
 from Scripts.generate.schema_rules import add_rules

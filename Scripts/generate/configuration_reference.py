@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from Middleware.addons.check.files import KINDS, FileKind
+from Middleware.addons.check.file_check import KINDS, FileKind
 from Middleware.utilities.config.declarations import ConfigKey
 from Scripts.generate import config_schemas, generated_files, key_tables
 from Scripts.generate.reference_texts import INTRODUCTION, TEXTS

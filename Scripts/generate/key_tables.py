@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 
-from Middleware.addons.check.files import KINDS
+from Middleware.addons.check.file_check import KINDS
 from Middleware.utilities.config.declarations import ConfigKey
 
 LONGEST_DEFAULT = 40  # characters; a whole prompt is not shown

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from Middleware.addons.check.files import FileKind, NativeKeys, add_native
+from Middleware.addons.check.file_check import FileKind, NativeKeys, add_native
 from Middleware.utilities.config.keys.api_type import MARKED_TURNS
 from Scripts.generate import generated_files
 from Scripts.generate.schema_values import Schema, caseless, of_key

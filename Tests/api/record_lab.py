@@ -19,7 +19,7 @@ from Middleware.addons.console.application import PREFIX
 from Middleware.addons.console.sign_in import make_code
 from Middleware.addons.records.model import RunDocument, Span
 from Middleware.addons.records.records import RunRecords, build_records
-from Middleware.addons.records.texts import normalised
+from Middleware.addons.records.run_texts import normalised
 from Middleware.api.app import build_wsgi_application, create_app
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.records import live_run, texts
+from Middleware.addons.records import live_run, run_texts
 from Middleware.addons.records.model import Span
 from Middleware.addons.records.repeated_lists import LEAST_MESSAGES
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import MemoryService
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.files.file_access import process_lock
 from Middleware.workflows.events import Listeners
 from Tests.api.record_lab import RecordLab, named, record_lab
@@ -325,7 +325,7 @@ def test_a_conversation_is_recognised(lab: RecordLab) -> None:
     lab.ask("Hello")
     lab.ask(messages=first)
     lab.ask("Other")
-    hashes = [texts.normalised(run).facts["conversation"] for run in lab.runs]
+    hashes = [run_texts.normalised(run).facts["conversation"] for run in lab.runs]
     assert hashes[0] == hashes[1] != hashes[2] and len(str(hashes[0])) == 16
 
 
@@ -363,7 +363,7 @@ def test_the_turns_of_a_long_conversation_share_their_messages(lab: RecordLab) -
     for turn in range(3):
         lab.ask(messages=[*said, user(f"turn {turn}")], stream=False)
         said += [user(f"turn {turn}"), {"role": "assistant", "content": f"answer {turn}"}]
-    found = [texts.normalised(run) for run in lab.runs]
+    found = [run_texts.normalised(run) for run in lab.runs]
     for run, request in zip(found, lab.backend.requests, strict=True):
         payload: Any = named(run, "attempt")[0].texts["payload"]
         sent = request.json
@@ -404,8 +404,8 @@ def test_of_an_image_its_type_and_size_are_kept(lab: RecordLab, api_type: str) -
 
 
 def test_long_texts_keep_their_ends(lab: RecordLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "MAX_TEXT", 1000)
-    monkeypatch.setattr(texts, "KEPT_END", 400)
+    monkeypatch.setattr(run_texts, "MAX_TEXT", 1000)
+    monkeypatch.setattr(run_texts, "KEPT_END", 400)
     lab.ask("a" * 700 + "b" * 700)
     run = lab.run()
     content = str(named(run, "attempt")[0].texts["payload"]["messages"][0]["content"])  # type: ignore[index]
@@ -415,7 +415,7 @@ def test_long_texts_keep_their_ends(lab: RecordLab, monkeypatch: pytest.MonkeyPa
 
 def test_a_run_keeps_so_many_spans_and_texts(lab: RecordLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_run, "MAX_SPANS", 5)
-    monkeypatch.setattr(texts, "MAX_RUN_TEXTS", 10)
+    monkeypatch.setattr(run_texts, "MAX_RUN_TEXTS", 10)
     lab.default([static(f"number {index}") for index in range(10)])
     lab.ask()
     run = lab.run()

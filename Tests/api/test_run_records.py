@@ -12,7 +12,7 @@ import pytest
 from werkzeug.test import Client
 
 from Middleware.addons.records.queries import RunQuery
-from Middleware.addons.records.texts import normalised
+from Middleware.addons.records.run_texts import normalised
 from Middleware.addons.records.viewers import Viewer
 from Middleware.api.app import build_wsgi_application, create_app
 from Middleware.api.running.running_requests import running_requests

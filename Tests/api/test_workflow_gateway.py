@@ -21,7 +21,7 @@ from Middleware.exceptions import ClientError, ConfigNotFoundError, ConfigValueE
 from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.request_context import request_scope
 from Middleware.services.cancellation_service import cancellation_service
-from Middleware.utilities.conversations.discussion_id import extract_discussion_id, remove_discussion_id_tag
+from Middleware.utilities.discussions.discussion_id import extract_discussion_id, remove_discussion_id_tag
 from Middleware.utilities.text_utils import replace_brackets_in_list
 from Middleware.workflows.managers.workflow_manager import is_blank
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply

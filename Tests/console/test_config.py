@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from Middleware.addons.console.sign_in import make_code
-from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.console_folder import ConsoleFolder
 from Tests.addons.check.config_tree import CODING, ENDPOINT, GENERAL, MCP, MEMORY, write_tree
 from Tests.addons.console.editing.test_unsaved import PLANTED, TEST_FILE, TESTS
 from Tests.amounts import DEEP

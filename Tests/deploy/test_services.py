@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.addons.postgres.addresses import DATABASE_VARIABLE
+from Middleware.addons.postgres.database_address import DATABASE_VARIABLE
 from Middleware.cli.arguments import build_parser
 from Middleware.cli.serving.limits import SHUTDOWN_SECONDS
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from Middleware.addons.check.files import KINDS, kind_of
+from Middleware.addons.check.file_check import KINDS, kind_of
 from Middleware.workflows.handlers.registry import node_types
 from Tests.docs.markdown import Fence, Page
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.check.files import KINDS, check_content
+from Middleware.addons.check.file_check import KINDS, check_content
 from Middleware.addons.check.findings import Finding
 from Middleware.cli.commands import all_commands
 from Middleware.common import instance_global_variables as instance

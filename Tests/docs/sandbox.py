@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.init import command
+from Middleware.addons.init import init_command
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Tests.docs.blocks import Block
@@ -154,7 +154,7 @@ def scripts(found: Iterable[Block]) -> dict[str, str]:
 
 def _init(configs: Path, backend: str) -> None:
     with own_process(), contextlib.redirect_stdout(io.StringIO()) as output:
-        status = command.main(
+        status = init_command.main(
             ["--yes", "--backend", backend, "--model", "stub-model", "--user", USER, "--ConfigDirectory", str(configs)]
         )
     assert status == 0, output.getvalue()

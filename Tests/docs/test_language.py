@@ -60,7 +60,7 @@ GLOSSARY = "Docs/Developer/glossary.md"
 """The page that names the expressions."""
 ALLOWED = {
     # What swapStandIn names.
-    "Middleware/addons/check/endpoints.py": ("the endpoints stand in for each other",),
+    "Middleware/addons/check/endpoint_check.py": ("the endpoints stand in for each other",),
     "Middleware/llmapis/call_queue.py": ("the endpoint that may stand in for its own",),
     "Middleware/llmapis/llm_api.py": ("stands in for '%s'",),
     # Prompts: another word may change what models answer.

@@ -40,7 +40,7 @@ NEEDED_CALLS = (
 NEEDED_RETURNS = {
     "Middleware/cli/serving/listening.py": ("_explain",),
     "Middleware/cli/commands.py": ("no_such_command",),
-    "Middleware/cli/users.py": ("_folder_problem",),
+    "Middleware/cli/served_users.py": ("_folder_problem",),
     "Middleware/llmapis/backend_errors.py": ("_advice", "_container_hint", "_hint"),
 }
 OTHER_COMMANDS = ("Middleware/addons/init/", "Middleware/addons/workflow_tests/")

@@ -17,10 +17,10 @@ from Middleware.addons.console.exported_test import EXPECTATIONS, ExportedTest, 
 from Middleware.addons.console.replays import is_replaced
 from Middleware.addons.records.model import RunDocument
 from Middleware.addons.records.records import RunRecords, build_records
-from Middleware.addons.records.texts import normalised
-from Middleware.addons.workflow_tests.reading import read_tests
+from Middleware.addons.records.run_texts import normalised
 from Middleware.addons.workflow_tests.running import Result, run_tests
 from Middleware.addons.workflow_tests.sandbox import sandbox_folder
+from Middleware.addons.workflow_tests.suite_reader import read_tests
 from Middleware.api.requests.messages import without_user_options
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance

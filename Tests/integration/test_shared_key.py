@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.discussions.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import Cipher, cipher_for, derive_encryption_key, hash_api_key
 from Tests.integration.launcher import USER, Launcher
 from Tests.integration.memory_chat import MemoryBackend, conversation, memory_tree

@@ -19,7 +19,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.outside import REAL, Outside
 from Middleware.models.request_context import RequestContext, current_outside, request_scope
 from Middleware.utilities import config_utils
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolders, stored_discussion
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolders, stored_discussion
 from Middleware.workflows.tools.file_containment import contained_path
 from Tests.integration.launcher import PROJECT
 from Tests.stub_backend import StubBackend, chat_reply

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.addons.discussions.rekey import command as rekey_encrypted_files
-from Middleware.utilities.conversations.discussion_files import pairs_as_json, write_json
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
-from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.addons.discussions.rekey import rekey_command as rekey_encrypted_files
+from Middleware.utilities.discussions.discussion_files import pairs_as_json, write_json
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussions.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for, derive_encryption_key, hash_api_key
 from Middleware.utilities.files.file_access import atomic_write
 from Tests.services.discussion_lab import DiscussionLab

@@ -9,7 +9,7 @@ from jsonschema import Draft7Validator
 from jsonschema_specifications import REGISTRY
 from referencing import Registry, Resource
 
-from Middleware.addons.check.files import kind_of
+from Middleware.addons.check.file_check import kind_of
 from Scripts.generate import config_schemas, generated_files
 
 CONFIGS = generated_files.ROOT / "Public" / "Configs"

@@ -20,7 +20,7 @@ from Scripts import backfill_embeddings
 from Tests.backend_dialects import ollama_embeddings, openai_embeddings
 from Tests.llmapis.lab import Lab
 from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
-from Tests.utilities.conversations.vector_memory.lab import CIPHER, item, old_database, opened
+from Tests.utilities.discussions.vector_memory.lab import CIPHER, item, old_database, opened
 
 INSTALL = Path(__file__).resolve().parents[2]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator
 
-from Middleware.addons.check.files import KINDS
+from Middleware.addons.check.file_check import KINDS
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.keys.node import COMMON_KEYS
 from Middleware.workflows.handlers.registry import node_types

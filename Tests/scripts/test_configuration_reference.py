@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.addons.check.files import KINDS
+from Middleware.addons.check.file_check import KINDS
 from Middleware.utilities.config.declarations import ConfigKey
 from Scripts.generate import configuration_reference, generated_files
 from Scripts.generate.reference_texts import TEXTS

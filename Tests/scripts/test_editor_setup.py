@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.check.files import KINDS
+from Middleware.addons.check.file_check import KINDS
 from Scripts import config_schemas as command
 from Scripts.generate import config_schemas, generated_files
 from Tests.scripts.schema_lab import schema_of, shipped_files

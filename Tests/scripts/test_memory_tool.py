@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.addons.discussions import command as memory_tool
-from Middleware.addons.discussions import output as memory_tool_output
-from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.discussions import memory_command as memory_tool
+from Middleware.addons.discussions import memory_output as memory_tool_output
+from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.addons.records.queries import RunQuery
 from Middleware.addons.records.records import stored_runs
 from Middleware.addons.records.ring import RunRing

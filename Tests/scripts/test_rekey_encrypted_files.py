@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.discussions.rekey import command as rekey_encrypted_files
-from Middleware.addons.discussions.rekey import folder as rekey_folder
 from Middleware.addons.discussions.rekey import journal as rekey_journal
+from Middleware.addons.discussions.rekey import key_folder as rekey_folder
+from Middleware.addons.discussions.rekey import rekey_command as rekey_encrypted_files
 from Middleware.api.edge.access_keys import HASHED
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.command_lines import own_command
@@ -498,7 +498,7 @@ sys.addaudithook(hook)
 """Ends the process without any clean-up at the n-th step that it takes in the folder of the discussions."""
 AT_A_STATEMENT = """
 import os
-from Middleware.utilities.conversations.vector_memory import schema
+from Middleware.utilities.discussions.vector_memory import schema
 prepare = schema.prepare
 def prepare_and_watch(database):
     prepare(database)

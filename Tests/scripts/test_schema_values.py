@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator
 
-from Middleware.addons.check.files import KINDS, SETTINGS, check_content
+from Middleware.addons.check.file_check import KINDS, SETTINGS, check_content
 from Middleware.utilities.config.check import KeyCheck
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.registry import node_types

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from Middleware.addons.discussions import catalog
-from Middleware.addons.discussions.reading import Reader
+from Middleware.addons.discussions.discussion_reader import Reader
 from Middleware.common import instance_global_variables as instance
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities import config_utils
 from Middleware.utilities.config import paths
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key, hash_api_key
 from Middleware.utilities.hashing_utils import hash_content
 from Tests.llmapis.lab import Lab

@@ -14,7 +14,7 @@ from Middleware.services.memory.compactor_store import Boundary, CompactorStore
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.timestamp_service import TimestampService
 from Middleware.services.vision_cache import VisionResponses
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.workflows.tools.memory.chat_summary import save_summary
 from Middleware.workflows.tools.memory.shared import storage_errors_logged
 from Tests.llmapis.lab import Lab

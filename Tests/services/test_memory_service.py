@@ -12,7 +12,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import DataKeyError
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import MemoryService, summary_lag, unsummarized
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key, hash_api_key
 from Tests.llmapis.lab import Lab
 

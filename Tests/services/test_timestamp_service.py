@@ -19,9 +19,9 @@ from Middleware.exceptions import DataKeyError, EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.services.timestamp_service import PLACEHOLDER, TimestampService
 from Middleware.utilities.config import paths
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.datetime_utils import format_datetime_to_ts
 from Middleware.utilities.discussion_state import SHORT
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.text_utils import escape_braces

@@ -17,8 +17,8 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.services import vision_cache
 from Middleware.services.vision_cache import VisionResponses
 from Middleware.utilities.config import paths
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.discussion_state import SHORT
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Middleware.utilities.files.file_access import process_lock
 from Tests.llmapis.lab import Lab

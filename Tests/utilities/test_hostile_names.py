@@ -13,7 +13,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.files import path_utils
 from Tests.corpora import cases, texts_of
 from Tests.llmapis.lab import Lab

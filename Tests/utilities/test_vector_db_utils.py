@@ -15,7 +15,7 @@ from Middleware.exceptions import DataKeyError
 from Middleware.utilities import vector_db_utils as db
 from Middleware.utilities.vector_math_utils import vector_to_blob
 from Tests.llmapis.lab import Lab
-from Tests.utilities.conversations.vector_memory.lab import KEY, bytes_on_disk, metadata
+from Tests.utilities.discussions.vector_memory.lab import KEY, bytes_on_disk, metadata
 
 KEY_HASH = "0123456789abcdef"
 

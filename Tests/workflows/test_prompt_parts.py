@@ -12,7 +12,7 @@ import pytest
 from Middleware.addons.records.payloads import read_payload
 from Middleware.common import instance_global_variables as instance
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Tests.backend_dialects import DIALECTS, Answer
 from Tests.llmapis.lab import CHATML
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend

@@ -81,7 +81,7 @@ class Check(AddOn):
 
 
 def _check(words: Sequence[str]) -> int:
-    from Middleware.addons.check.command import main
+    from Middleware.addons.check.check_command import main
 
     return main(words, next(found(TestFiles), TestFiles()).check)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from Middleware.addons.check.findings import Finding, workflow_name
 from Middleware.addons.check.lookups import Lookups
-from Middleware.addons.check.nodes import (
+from Middleware.addons.check.node_check import (
     NodeView,
     child_folder,
     child_names,
@@ -23,7 +23,7 @@ from Middleware.addons.check.nodes import (
     node_label,
     views_of,
 )
-from Middleware.addons.check.texts import parsed_template, variables_in
+from Middleware.addons.check.text_check import parsed_template, variables_in
 from Middleware.services.llm_calls.prompt_parts import prompt_templates
 from Middleware.utilities.config.check import quoted
 from Middleware.utilities.config.json_source import child

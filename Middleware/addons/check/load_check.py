@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from Middleware.addons.check.directories import check_data_folders
-from Middleware.addons.check.endpoints import check_endpoint_presets, check_key
-from Middleware.addons.check.files import KINDS, check_content, kind_of, syntax_finding
+from Middleware.addons.check.directory_check import check_data_folders
+from Middleware.addons.check.endpoint_check import check_endpoint_presets, check_key
+from Middleware.addons.check.file_check import KINDS, check_content, kind_of, syntax_finding
 from Middleware.addons.check.findings import Finding, count_of, distinct, report, with_excerpts
 from Middleware.addons.check.lookups import Lookups, path_of
 from Middleware.addons.check.tree_check import TreeCheck
-from Middleware.addons.check.users import UserCheck, allowed_folders, check_current_user
-from Middleware.addons.check.workflows import all_located, check_workflow
-from Middleware.cli import users
+from Middleware.addons.check.user_check import UserCheck, allowed_folders, check_current_user
+from Middleware.addons.check.workflow_check import all_located, check_workflow
+from Middleware.cli import served_users
 from Middleware.cli.program import program_name, same_configuration
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError, WilmerError
 from Middleware.utilities import config_utils
@@ -91,7 +91,7 @@ class LoadCheck(EngineListener):
     def check_start(self) -> None:
         """Log the errors in the files that the served users reach, and in the directories of their data."""
         try:
-            result = TreeCheck(users.served_users(), lambda: time.sleep(PAUSE_SECONDS), at_start=True).run()
+            result = TreeCheck(served_users.served_users(), lambda: time.sleep(PAUSE_SECONDS), at_start=True).run()
             folders = [finding for finding in check_data_folders(result.users) if finding.severity == "error"]
             text, shown = short_form([*folders, *result.findings])
             if text:

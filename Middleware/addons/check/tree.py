@@ -6,10 +6,10 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from Middleware.addons.check.files import KINDS, FileKind, kind_of
+from Middleware.addons.check.file_check import KINDS, FileKind, kind_of
 from Middleware.addons.check.findings import Finding
 from Middleware.addons.check.lookups import FOLDER_CUTOFF
-from Middleware.addons.check.memory import COMPACTOR_KEY, MEMORY_KEY
+from Middleware.addons.check.memory_check import COMPACTOR_KEY, MEMORY_KEY
 from Middleware.cli.program import StartError
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities.config.check import is_remark, quoted

@@ -8,20 +8,20 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from Middleware.addons.check.endpoints import (
+from Middleware.addons.check.endpoint_check import (
     check_endpoint_presets,
     check_key,
     check_preset_folder,
     check_presets_anywhere,
 )
-from Middleware.addons.check.files import SETTINGS, SourceCheck, check_source
+from Middleware.addons.check.file_check import SETTINGS, SourceCheck, check_source
 from Middleware.addons.check.findings import Finding, distinct, in_order
 from Middleware.addons.check.flow import Inputs
 from Middleware.addons.check.lookups import Lookups
-from Middleware.addons.check.prompts import Beginnings
+from Middleware.addons.check.prompt_check import Beginnings
 from Middleware.addons.check.tree import EVERYTHING, Scope, Tree, TreeFile, read_tree, settings_like
-from Middleware.addons.check.users import UserCheck, allowed_folders, check_current_user, reached_workflows
-from Middleware.addons.check.workflows import check_workflow
+from Middleware.addons.check.user_check import UserCheck, allowed_folders, check_current_user, reached_workflows
+from Middleware.addons.check.workflow_check import check_workflow
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils

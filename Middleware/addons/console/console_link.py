@@ -11,7 +11,7 @@ from contextlib import closing
 
 from Middleware.addons.console.sessions import SessionTable
 from Middleware.addons.console.sign_in import sign_in_link
-from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.cli.arguments import apply_arguments, build_command_parser, parse_command_arguments
 from Middleware.cli.program import StartError, program_name, say
 from Middleware.cli.running_server import find_server
@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
 
 def _operators() -> SessionTable:
     """Return the operators' sessions in the console's folder."""
-    from Middleware.addons.records.store.files import INDEX_FILE, open_index
+    from Middleware.addons.records.store.store_files import INDEX_FILE, open_index
 
     path = console_folder().file(INDEX_FILE)
     return SessionTable(lambda: closing(open_index(path)))

@@ -134,7 +134,7 @@ class Feed:
         changed = [span for span in list(document.spans) if span.touched > after]
         if not changed:
             return
-        from Middleware.addons.records.texts import normalised_spans
+        from Middleware.addons.records.run_texts import normalised_spans
 
         # Only what has changed is made ready to be shown: a run may have megabytes of prompts.
         for before, span in zip(changed, normalised_spans(document, changed), strict=True):

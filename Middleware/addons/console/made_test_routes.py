@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from Middleware.addons.console.calls import Call, ConsoleError, Role, Routes
+from Middleware.addons.console.command_process import CommandTooSlowError, run_command
 from Middleware.addons.console.editing.saved_files import save_file
 from Middleware.addons.console.exported_test import EXPECTATIONS, ExportedTest, OmittedExpectation, exported
-from Middleware.addons.console.own_commands import CommandTooSlowError, run_command
 from Middleware.addons.console.replays import is_replaced
 from Middleware.addons.console.run_routes import known_run
 from Middleware.addons.records.recorded_request import NotKeptError

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypedDict
 from Middleware.addons.console.calls import Call, ConsoleError, Download, Role, Routes
 from Middleware.addons.discussions import catalog, removal
 from Middleware.addons.discussions.contents import PARTS, Entry, find, page
+from Middleware.addons.discussions.discussion_reader import Reader, export
 from Middleware.addons.discussions.editing import (
     DiscussionBusyError,
     DiscussionEditor,
@@ -26,7 +27,6 @@ from Middleware.addons.discussions.editing import (
     NoSuchMemoryError,
 )
 from Middleware.addons.discussions.overview import as_json, overview
-from Middleware.addons.discussions.reading import Reader, export
 from Middleware.addons.records.model import MICROSECONDS, RunDocument, Span
 from Middleware.addons.records.queries import RunQuery
 from Middleware.exceptions import DataKeyError, StateUnavailableError, UnreadableDataError

@@ -7,7 +7,7 @@ from typing import Any
 from Middleware.addons.console.calls import Call, ConsoleError, Forward, Role, Routes
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
-from Middleware.utilities.conversations.discussion_id import with_discussion_id
+from Middleware.utilities.discussions.discussion_id import with_discussion_id
 from Middleware.utilities.files.path_utils import is_storable_name
 
 CHAT_PATH = "/v1/chat/completions"

@@ -38,7 +38,7 @@ from Middleware.services.memory.discussion_keys import discussion_keys
 from Middleware.services.response_builder_service import current_model_name
 from Middleware.services.timestamp_service import FILE_NAME
 from Middleware.utilities import config_utils
-from Middleware.utilities.conversations.discussion_folder import stored_discussion
+from Middleware.utilities.discussions.discussion_folder import stored_discussion
 from Middleware.utilities.encryption_utils import hash_api_key
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from Middleware.addons.console.calls import ConsoleError, Role
 from Middleware.addons.console.sign_in import read_code
-from Middleware.addons.records.folder import SECRET_BYTES
+from Middleware.addons.records.console_folder import SECRET_BYTES
 from Middleware.addons.records.model import MICROSECONDS
 from Middleware.api.edge.access_keys import BEARER, AccessKeys, Grant, api_key_in
 from Middleware.utilities.encryption_utils import hash_api_key

@@ -9,7 +9,7 @@ import time
 
 from itsdangerous import BadSignature, TimestampSigner
 
-from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.console_folder import ConsoleFolder
 
 PATH = "/console/"
 

@@ -12,16 +12,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from Middleware.addons.check.files import KINDS, check_source
+from Middleware.addons.check.file_check import KINDS, check_source
 from Middleware.addons.check.findings import Finding
 from Middleware.addons.check.lookups import ConfigFile, Lookups
-from Middleware.addons.check.memory import COMPACTOR_KEY, MEMORY_KEY
-from Middleware.addons.check.nodes import NodeView, child_folder, child_names, views_of
-from Middleware.addons.check.texts import variables_in
+from Middleware.addons.check.memory_check import COMPACTOR_KEY, MEMORY_KEY
+from Middleware.addons.check.node_check import NodeView, child_folder, child_names, views_of
+from Middleware.addons.check.text_check import variables_in
 from Middleware.addons.check.tree import read_tree, settings_like
 from Middleware.addons.check.tree_check import FileOnlyLookups
-from Middleware.addons.check.users import MEMORY_KEYS, SETTINGS_WORKFLOWS, UserCheck, reached_workflows
-from Middleware.addons.check.workflows import check_workflow
+from Middleware.addons.check.user_check import MEMORY_KEYS, SETTINGS_WORKFLOWS, UserCheck, reached_workflows
+from Middleware.addons.check.workflow_check import check_workflow
 from Middleware.addons.records.completion import ConfigVersions
 from Middleware.exceptions import ConfigurationError, WilmerError
 from Middleware.models.process import process

@@ -16,14 +16,14 @@ class Discussions(AddOn):
 
 
 def _memory(words: Sequence[str]) -> int:
-    from Middleware.addons.discussions.command import run
+    from Middleware.addons.discussions.memory_command import run
     from Middleware.cli.program import program_name
 
     return run(words, program_name("memory"))
 
 
 def _rekey(words: Sequence[str]) -> int:
-    from Middleware.addons.discussions.rekey.command import run
+    from Middleware.addons.discussions.rekey.rekey_command import run
     from Middleware.cli.program import program_name
 
     return run(words, program_name("rekey"))

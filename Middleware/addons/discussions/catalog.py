@@ -23,7 +23,6 @@ from Middleware.services.timestamp_service import FILE_NAME as TIMESTAMPS_FILE
 from Middleware.services.vision_cache import FILE_NAME as VISION_FILE
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.paths import own_public_directory
-from Middleware.utilities.conversations.discussion_folder import KEY_FOLDER, discussions, stored_discussion
 from Middleware.utilities.discussion_state import (
     BACKUP,
     COMPACTOR,
@@ -33,6 +32,7 @@ from Middleware.utilities.discussion_state import (
     ListedDiscussion,
     Searchable,
 )
+from Middleware.utilities.discussions.discussion_folder import KEY_FOLDER, discussions, stored_discussion
 from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.text_utils import nearest
 

@@ -6,15 +6,15 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias, TypedDict, get_args
 
+from Middleware.addons.discussions.discussion_reader import Reader, metadata_of
 from Middleware.addons.discussions.editing import Kind, MemoryKey, NoSuchMemoryError
-from Middleware.addons.discussions.reading import Reader, metadata_of
 from Middleware.exceptions import DataKeyError, StoredDataError
 from Middleware.services.memory.memory_search import VectorSearch, search_memories
 from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE, MemoryStore
 from Middleware.services.memory_service import valid_position
 from Middleware.services.timestamp_service import FILE_NAME as TIMESTAMPS_FILE
-from Middleware.utilities.conversations.discussion_files import Pair
-from Middleware.utilities.conversations.vector_memory import MemoryRow
+from Middleware.utilities.discussions.discussion_files import Pair
+from Middleware.utilities.discussions.vector_memory import MemoryRow
 from Middleware.utilities.text_utils import restore_braces
 
 Part: TypeAlias = Literal["summary", "memories", "searchable", "state"]

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
-from Middleware.addons.discussions.reading import Reader
+from Middleware.addons.discussions.discussion_reader import Reader
 from Middleware.exceptions import WilmerError
 from Middleware.services.memory.memory_store import ANCHORS_FILE, MEMORIES_FILE, MemoryStore
 from Middleware.services.memory_service import valid_position
-from Middleware.utilities.conversations.discussion_files import Pair, read_pairs, write_content
-from Middleware.utilities.conversations.vector_memory import SearchableMemories
 from Middleware.utilities.discussion_state import MEMORIES
+from Middleware.utilities.discussions.discussion_files import Pair, read_pairs, write_content
+from Middleware.utilities.discussions.vector_memory import SearchableMemories
 from Middleware.utilities.text_utils import restore_braces
 
 # Seconds. A pass of the server holds the lock for as long as its LLM calls take; too long for a page to wait.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from Middleware.cli.addon import found
 
 if TYPE_CHECKING:
-    from Middleware.addons.discussions.rekey.folder import Result
-    from Middleware.addons.discussions.rekey.keys import KeyChange
+    from Middleware.addons.discussions.rekey.folder_keys import KeyChange
+    from Middleware.addons.discussions.rekey.key_folder import Result
 
 
 class StoredElsewhere:

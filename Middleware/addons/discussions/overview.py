@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from Middleware.addons.discussions.catalog import StoredDiscussion
-from Middleware.addons.discussions.reading import Reader
+from Middleware.addons.discussions.discussion_reader import Reader
 from Middleware.exceptions import DataKeyError, StoredDataError
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory.memory_store import MEMORIES_FILE, STATE_FILE, SUMMARY_FILE

@@ -15,8 +15,8 @@ from Middleware.addons.discussions.catalog import (
     is_key_folder_name,
 )
 from Middleware.exceptions import WilmerError
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder, stored_discussion
 from Middleware.utilities.discussion_state import COMPACTOR, MEMORIES, SHORT
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder, stored_discussion
 
 # Seconds. The server holds this lock for milliseconds only.
 SHORT_WAIT = 2.0

@@ -17,7 +17,7 @@ class Init(AddOn):
         from Middleware.addons.init import demo
 
         if demo.is_first_start(launch.arguments):
-            from Middleware.addons.init.command import offer
+            from Middleware.addons.init.init_command import offer
 
             offer()
 
@@ -34,7 +34,7 @@ class Init(AddOn):
 
 
 def _init(words: Sequence[str]) -> int:
-    from Middleware.addons.init.command import main
+    from Middleware.addons.init.init_command import main
 
     return main(words)
 

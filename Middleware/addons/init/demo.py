@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from Middleware.cli import users
+from Middleware.cli import served_users
 from Middleware.cli.arguments import LaunchArguments
 from Middleware.cli.program import StartError, program_name, same_configuration
 from Middleware.common import instance_global_variables as instance
@@ -38,7 +38,7 @@ def is_first_start(arguments: LaunchArguments) -> bool:
 
 def is_wanted(arguments: LaunchArguments) -> bool:
     """Return whether the shipped user alone is served, and its endpoint leads to the demo back-end."""
-    if users.current_user() != FIRST_USER or _other_server():
+    if served_users.current_user() != FIRST_USER or _other_server():
         return False
     # A user of that name in another configuration may be anyone, but the endpoint file is that of the demo.
     return not _is_chosen(arguments) or os.path.isfile(_endpoint_path())
@@ -94,7 +94,7 @@ def _take_over(start: Callable[[int], object], port: int) -> None:
 
 def instructions(base: str, key_needed: bool = False) -> list[str]:
     """Return the lines that a user needs to see the demo, after a line that says what it is."""
-    from Middleware.addons.init.output import init_command
+    from Middleware.addons.init.init_output import init_command_line
 
     which, header, ask = "any API key", "", []
     if key_needed:
@@ -106,13 +106,13 @@ def instructions(base: str, key_needed: bool = False) -> list[str]:
         f"  To chat in another terminal:  {program_name('chat', FIRST_USER, *same_configuration(), *ask)}",
         f"  For your front-end, base URL:  {base}/v1  ({which})",
         f'  Or try:  curl -N {base}/v1/chat/completions {header}-H "Content-Type: application/json" -d "{body}"',
-        f"  To connect a real LLM:  {init_command()}",
+        f"  To connect a real LLM:  {init_command_line()}",
     ]
 
 
 def elsewhere() -> list[str]:
     """Return a line for a demo user whose endpoint leads to another server than the demo back-end, else nothing."""
-    server = _other_server() if users.current_user() == FIRST_USER else ""
+    server = _other_server() if served_users.current_user() == FIRST_USER else ""
     return [f"  Demo user:      the demo back-end is not started; {ENDPOINT} leads to {server}"] if server else []
 
 

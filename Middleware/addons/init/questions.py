@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from Middleware.addons.init.output import LISTED_MODELS, SHOWN_MODELS, describe_model, listed, name_shown
+from Middleware.addons.init.init_output import LISTED_MODELS, SHOWN_MODELS, describe_model, listed, name_shown
 from Middleware.addons.init.servers import Model, Server, normal_address
 from Middleware.addons.init.writing import user_name_problem
 from Middleware.cli.program import StartError, say

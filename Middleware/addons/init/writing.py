@@ -13,7 +13,7 @@ from pathlib import Path
 
 from Middleware.addons.init.plan import Plan, planned_paths, to_bytes
 from Middleware.cli.program import StartError
-from Middleware.cli.users import current_user
+from Middleware.cli.served_users import current_user
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.user import CURRENT_USER as CURRENT_USER_KEYS
 from Middleware.utilities.file_utils import atomic_write

@@ -26,8 +26,8 @@ from Middleware.addons.records.model import (
     RunDocument,
     Span,
 )
+from Middleware.addons.records.run_texts import normalised
 from Middleware.addons.records.store.writer import RunStore
-from Middleware.addons.records.texts import normalised
 from Middleware.api.gate_figures import gate_figures
 from Middleware.common.constants import VERSION
 from Middleware.utilities.native_threads import new_lock

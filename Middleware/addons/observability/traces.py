@@ -34,7 +34,7 @@ from opentelemetry.util.types import AttributeValue
 
 from Middleware.addons.observability import otel_names as names
 from Middleware.addons.records.model import MICROSECONDS, RunDocument, Span
-from Middleware.addons.records.texts import normalised
+from Middleware.addons.records.run_texts import normalised
 from Middleware.common.constants import VERSION
 from Middleware.models.request_context import RequestContext
 from Middleware.models.trace_context import TraceContext, span_id_in

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from Middleware.addons.discussions.elsewhere import StoredElsewhere
-from Middleware.addons.postgres.addresses import DATABASE_VARIABLE, chosen_database
+from Middleware.addons.postgres.database_address import DATABASE_VARIABLE, chosen_database
 from Middleware.cli.addon import AddOn, Command, Flags
 from Middleware.cli.launch import Launch
 from Middleware.cli.preparation import require_packages
@@ -19,8 +19,8 @@ from Middleware.common.constants import CHILD_VARIABLE
 from Middleware.utilities.config.paths import page_shown
 
 if TYPE_CHECKING:
-    from Middleware.addons.discussions.rekey.folder import Result
-    from Middleware.addons.discussions.rekey.keys import KeyChange
+    from Middleware.addons.discussions.rekey.folder_keys import KeyChange
+    from Middleware.addons.discussions.rekey.key_folder import Result
 
 T = TypeVar("T")
 
@@ -117,13 +117,13 @@ class InDatabase(StoredElsewhere):
 
     def used_by(self, name: str, command: str) -> contextlib.AbstractContextManager[None]:
         require_database_packages("--database")
-        from Middleware.addons.postgres.database_conversations import conversations_of
+        from Middleware.addons.postgres.database_discussions import conversations_of
 
         return conversations_of(name, command)
 
     def rekey(self, name: str, change: KeyChange) -> tuple[int, Result]:
         require_database_packages("--database")
-        from Middleware.addons.postgres.database_conversations import change_in_database
+        from Middleware.addons.postgres.database_discussions import change_in_database
 
         return change_in_database(name, change)
 

@@ -19,7 +19,7 @@ from psycopg import conninfo, errors
 from psycopg.rows import TupleRow
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from Middleware.addons.postgres.addresses import UNREADABLE, problem_of
+from Middleware.addons.postgres.database_address import UNREADABLE, problem_of
 from Middleware.exceptions import EarlyTerminationException, StateUnavailableError, WilmerError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.daemon_threads import start_daemon

@@ -23,9 +23,9 @@ from Middleware.exceptions import EarlyTerminationException, StateConflictError,
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 from Middleware.utilities.config.users import get_discussions_space
-from Middleware.utilities.conversations.discussion_folder import KEY_FOLDER, DiscussionFolder
-from Middleware.utilities.conversations.stored_files import cipher_of, encoded
 from Middleware.utilities.discussion_state import DiscussionState, ListedDiscussion
+from Middleware.utilities.discussions.discussion_folder import KEY_FOLDER, DiscussionFolder
+from Middleware.utilities.discussions.stored_files import cipher_of, encoded
 from Middleware.utilities.encryption_utils import Cipher, cipher_for, file_named, is_token
 from Middleware.utilities.files.file_access import PathLocks
 from Middleware.utilities.files.path_utils import folded_name, is_flat_name
@@ -33,7 +33,7 @@ from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.text_utils import storable
 
 if TYPE_CHECKING:
-    from Middleware.utilities.conversations.vector_memory.searchable import SearchableMemories
+    from Middleware.utilities.discussions.vector_memory.searchable import SearchableMemories
 
 # The bytes of the documents that this worker has read last, so that a document of megabytes is not sent at each turn.
 _CACHED_BYTES = 64 * 1024 * 1024

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from Middleware.addons.postgres.database import Database, StateConnection
-from Middleware.utilities.conversations.vector_memory.schema import is_token
 from Middleware.utilities.discussion_state import ListedDiscussion, ListedDocument, Searchable
+from Middleware.utilities.discussions.vector_memory.schema import is_token
 
 _DOCUMENTS = """\
 SELECT d.id, c.name, octet_length(c.content), extract(epoch FROM c.changed_at)::float8

@@ -16,13 +16,13 @@ from psycopg import errors
 from Middleware.addons.postgres.database import Database, Row, StateConnection
 from Middleware.exceptions import StateConflictError
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.conversations.vector_memory import MemoryRow, SearchableMemories
-from Middleware.utilities.conversations.vector_memory.cache import RowsState
-from Middleware.utilities.conversations.vector_memory.encrypted_index import BATCH, StoredRow
-from Middleware.utilities.conversations.vector_memory.keyword_search import KeywordSearch
-from Middleware.utilities.conversations.vector_memory.schema import Codec, is_token
-from Middleware.utilities.conversations.vector_memory.searchable import NewMemory, NewVector
 from Middleware.utilities.discussion_state import VECTOR_DATABASE
+from Middleware.utilities.discussions.vector_memory import MemoryRow, SearchableMemories
+from Middleware.utilities.discussions.vector_memory.cache import RowsState
+from Middleware.utilities.discussions.vector_memory.encrypted_index import BATCH, StoredRow
+from Middleware.utilities.discussions.vector_memory.keyword_search import KeywordSearch
+from Middleware.utilities.discussions.vector_memory.schema import Codec, is_token
+from Middleware.utilities.discussions.vector_memory.searchable import NewMemory, NewVector
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Middleware.utilities.text_utils import storable
 

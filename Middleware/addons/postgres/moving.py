@@ -15,9 +15,9 @@ from typing import Literal, Protocol, TypeAlias
 from Middleware.addons.discussions.catalog import JSON_FILES, LOCK_FILES, SQLITE_SUFFIXES, StoredDiscussion
 from Middleware.addons.postgres.database import StateConnection
 from Middleware.addons.postgres.stored_discussions import DiscussionName, StoredRows, claim, find
-from Middleware.utilities.conversations.stored_files import PRIVATE_FILE, PRIVATE_FOLDER
-from Middleware.utilities.conversations.vector_memory.whole import DatabaseFile, WholeMemories, is_empty, write_file
 from Middleware.utilities.discussion_state import BACKUP, VECTOR_DATABASE
+from Middleware.utilities.discussions.stored_files import PRIVATE_FILE, PRIVATE_FOLDER
+from Middleware.utilities.discussions.vector_memory.whole import DatabaseFile, WholeMemories, is_empty, write_file
 from Middleware.utilities.files.file_access import atomic_write, process_lock
 from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.text_utils import storable

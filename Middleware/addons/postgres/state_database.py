@@ -10,8 +10,8 @@ import logging
 
 from Middleware.addons.discussions.spaces import discussions_in_files
 from Middleware.addons.postgres.documents import DatabaseDiscussions
-from Middleware.addons.postgres.installing import install
 from Middleware.addons.postgres.presence import Presence
+from Middleware.addons.postgres.shared_objects import install
 from Middleware.addons.postgres.stored_discussions import DiscussionName, discussion_names
 from Middleware.addons.postgres.worker import StateStartError, StateWorker
 from Middleware.api.running.running_requests import running_requests
@@ -20,8 +20,8 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError, StateUnavailableError
 from Middleware.models.process import process
 from Middleware.utilities.command_lines import own_command
-from Middleware.utilities.conversations.discussion_folder import discussions
 from Middleware.utilities.discussion_state import Discussions
+from Middleware.utilities.discussions.discussion_folder import discussions
 from Middleware.utilities.text_utils import storable
 
 logger = logging.getLogger(__name__)

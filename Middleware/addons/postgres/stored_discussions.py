@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeVar
 from Middleware.addons.postgres.database import Row, StateConnection
 from Middleware.addons.postgres.documents import FIRST_VERSION
 from Middleware.addons.postgres.memory_rows import CREATE, convert_rows
-from Middleware.utilities.conversations.vector_memory.schema import Codec
-from Middleware.utilities.conversations.vector_memory.whole import (
+from Middleware.utilities.discussions.vector_memory.schema import Codec
+from Middleware.utilities.discussions.vector_memory.whole import (
     BATCH,
     START,
     VECTORS,

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import psycopg
 
-from Middleware.addons.postgres.addresses import is_encrypted_or_local
 from Middleware.addons.postgres.database import (
     CONNECTIONS_OF_A_WORKER,
     AddressError,
@@ -19,6 +18,7 @@ from Middleware.addons.postgres.database import (
     StatementAbortedError,
     first_line,
 )
+from Middleware.addons.postgres.database_address import is_encrypted_or_local
 from Middleware.addons.postgres.listener import Listener, notifications_arrive
 from Middleware.addons.postgres.migrations import SchemaError, migrate
 from Middleware.addons.postgres.session import WorkerSession

@@ -17,8 +17,8 @@ from typing import Literal, TypeAlias, cast
 from Middleware.addons.records.model import Mark, RunDocument, RunFacts, StoredRun
 from Middleware.addons.records.queries import Key, RunQuery, key_of, key_text, searched_of
 from Middleware.addons.records.ring import RunRing
+from Middleware.addons.records.run_texts import normalised
 from Middleware.addons.records.store.writer import RunStore
-from Middleware.addons.records.texts import normalised
 from Middleware.addons.records.viewers import Viewer
 from Middleware.exceptions import ClientError
 

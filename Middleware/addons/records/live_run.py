@@ -26,7 +26,7 @@ from Middleware.models.cancel_scope import SERVER_STOPS
 from Middleware.models.llm_call import Attempt, LlmCallRecord
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, SentRequest
-from Middleware.utilities.conversations.discussion_id import OPEN_TAG, without_discussion_id_tags
+from Middleware.utilities.discussions.discussion_id import OPEN_TAG, without_discussion_id_tags
 from Middleware.utilities.encryption_utils import hash_api_key
 from Middleware.utilities.text_utils import SENTINEL_CHARACTER, restore_braces
 

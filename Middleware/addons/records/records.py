@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from Middleware.addons.records.archive import RunArchive
 from Middleware.addons.records.completion import ConfigVersions
-from Middleware.addons.records.folder import SECRET_BYTES, ConsoleFolder
+from Middleware.addons.records.console_folder import SECRET_BYTES, ConsoleFolder
 from Middleware.addons.records.recorder import RunRecorder
 from Middleware.addons.records.ring import RunRing
+from Middleware.addons.records.run_texts import Normalisation
 from Middleware.addons.records.settings import RecordSettings
 from Middleware.addons.records.store.writer import RunStore
-from Middleware.addons.records.texts import Normalisation
 from Middleware.models.process import process
 from Middleware.utilities.config.paths import console_directory
 

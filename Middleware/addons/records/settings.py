@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, TypeAlias, TypedDict, cast, get_args
 
-from Middleware.addons.records.folder import OWNER_ONLY, ConsoleFolder
+from Middleware.addons.records.console_folder import OWNER_ONLY, ConsoleFolder
 from Middleware.exceptions import ClientError
 from Middleware.utilities.files.file_access import Signature, atomic_write, file_signature, folder_lock
 from Middleware.utilities.once import Once

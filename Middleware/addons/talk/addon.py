@@ -16,13 +16,13 @@ class Talk(AddOn):
 
 
 def _try(words: Sequence[str]) -> int:
-    from Middleware.addons.talk.command import try_main
+    from Middleware.addons.talk.talk_command import try_main
 
     return try_main(words)
 
 
 def _chat(words: Sequence[str]) -> int:
-    from Middleware.addons.talk.command import chat_main
+    from Middleware.addons.talk.talk_command import chat_main
 
     return chat_main(words)
 

@@ -25,13 +25,13 @@ class WorkflowTests(AddOn):
 
 class _TestFiles(TestFiles):
     def check(self, paths: Iterable[str]) -> list[Finding]:
-        from Middleware.addons.workflow_tests.reading import check_test_files
+        from Middleware.addons.workflow_tests.suite_reader import check_test_files
 
         return check_test_files(paths)
 
 
 def _test(words: Sequence[str]) -> int:
-    from Middleware.addons.workflow_tests.command import main
+    from Middleware.addons.workflow_tests.tests_command import main
 
     return main(words)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from Middleware.addons.check.lookups import Lookups
-from Middleware.addons.check.memory import COMPACTOR_KEY, HELPERS, MEMORY_KEY
-from Middleware.addons.check.users import UserCheck, WorkflowReference, followed, reached_workflows
+from Middleware.addons.check.memory_check import COMPACTOR_KEY, HELPERS, MEMORY_KEY
+from Middleware.addons.check.user_check import UserCheck, WorkflowReference, followed, reached_workflows
 from Middleware.addons.workflow_tests.suites import Suite, title_of
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope

@@ -26,7 +26,7 @@ from Middleware.exceptions import EarlyTerminationException, WilmerError
 from Middleware.models.llm_call import current_site
 from Middleware.models.outside import Outside
 from Middleware.models.request_context import current_outside
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolders
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolders
 from Middleware.utilities.files.file_access import resolve_file_path
 from Middleware.utilities.text_utils import encode_text, restore_braces
 from Middleware.workflows.events import RunRecord

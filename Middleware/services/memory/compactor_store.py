@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from Middleware.exceptions import StoredDataError, UnreadableDataError
 from Middleware.models.run_step import writing
-from Middleware.utilities.conversations.discussion_files import (
+from Middleware.utilities.discussion_state import DiscussionState
+from Middleware.utilities.discussions.discussion_files import (
     Pair,
     logged_as_conflict,
     pairs_as_json,
@@ -21,7 +22,6 @@ from Middleware.utilities.conversations.discussion_files import (
     read_pairs,
     write_content,
 )
-from Middleware.utilities.discussion_state import DiscussionState
 
 logger = logging.getLogger(__name__)
 

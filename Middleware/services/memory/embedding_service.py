@@ -12,7 +12,7 @@ from Middleware.llmapis.backend_errors import log_text
 from Middleware.llmapis.embedding_api import EmbeddingApiService
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
-from Middleware.utilities.conversations.vector_memory import MemoryRow, SearchableMemories
+from Middleware.utilities.discussions.vector_memory import MemoryRow, SearchableMemories
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.once import Once
 from Middleware.utilities.vector_math_utils import vector_to_blob

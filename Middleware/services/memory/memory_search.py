@@ -17,9 +17,9 @@ from Middleware.models.run_step import reading
 from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.memory.embedding_service import EmbeddingService
 from Middleware.services.memory.memory_settings import HYBRID, KEYWORD, SEMANTIC
-from Middleware.utilities.conversations.vector_memory import MemoryRow, SearchableMemories
-from Middleware.utilities.conversations.vector_memory.keyword_search import split_query
 from Middleware.utilities.discussion_state import VECTOR_DATABASE, DiscussionState
+from Middleware.utilities.discussions.vector_memory import MemoryRow, SearchableMemories
+from Middleware.utilities.discussions.vector_memory.keyword_search import split_query
 from Middleware.utilities.once import Once
 from Middleware.utilities.vector_math_utils import reciprocal_rank_fusion
 

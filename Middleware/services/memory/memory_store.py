@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from Middleware.exceptions import UnreadableDataError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.run_step import writing
-from Middleware.utilities.conversations.discussion_files import (
+from Middleware.utilities.discussion_state import BACKUP, DiscussionState
+from Middleware.utilities.discussions.discussion_files import (
     Pair,
     change_content,
     if_readable,
@@ -24,7 +25,6 @@ from Middleware.utilities.conversations.discussion_files import (
     read_text,
     write_content,
 )
-from Middleware.utilities.discussion_state import BACKUP, DiscussionState
 from Middleware.utilities.text_utils import encode_text
 
 MEMORIES_FILE = "memories.json"

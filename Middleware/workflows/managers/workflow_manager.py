@@ -17,7 +17,7 @@ from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.services.memory.discussion_keys import discussion_keys
 from Middleware.utilities import config_utils
-from Middleware.utilities.conversations.discussion_id import extract_discussion_id, remove_discussion_id_tag
+from Middleware.utilities.discussions.discussion_id import extract_discussion_id, remove_discussion_id_tag
 from Middleware.workflows.events import Listeners, default_listeners
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.registry import build_registry

@@ -11,7 +11,7 @@ from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.messages import Message
 from Middleware.services.llm_calls.direct_calls import answer_text, call_with_texts
 from Middleware.services.llm_calls.prompt_parts import PromptParts
-from Middleware.utilities.conversations.discussion_id import remove_discussion_id_tag
+from Middleware.utilities.discussions.discussion_id import remove_discussion_id_tag
 from Middleware.utilities.prompt_extraction_utils import filter_systems
 from Middleware.utilities.text_utils import restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext

@@ -9,8 +9,8 @@ from Middleware.models.messages import Message, VisionNote
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.llm_calls.prompt_parts import prompt_templates
 from Middleware.utilities.config.workflows import load_workflow
-from Middleware.utilities.conversations.discussion_folder import stored_discussion
 from Middleware.utilities.discussion_state import DiscussionState
+from Middleware.utilities.discussions.discussion_folder import stored_discussion
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 

@@ -13,7 +13,7 @@ from Middleware.models.request_context import current_request
 from Middleware.workflows.tools.mcp.server_file import MCPToolCallError, load_server
 
 if TYPE_CHECKING:
-    from Middleware.workflows.tools.mcp.sessions import Action, McpSessions
+    from Middleware.workflows.tools.mcp.mcp_sessions import Action, McpSessions
 
 __all__ = ["DEFAULT_TIMEOUT_SECONDS", "MCPClient", "MCPToolCallError", "check_timeout"]
 
@@ -24,7 +24,7 @@ MAX_PAGES = 100
 
 def _new_sessions() -> McpSessions:
     # Imported at the first call: sessions need asyncio, the largest module that nothing else here does.
-    from Middleware.workflows.tools.mcp.sessions import McpSessions
+    from Middleware.workflows.tools.mcp.mcp_sessions import McpSessions
 
     return McpSessions()
 
@@ -103,7 +103,7 @@ class MCPClient:
         }
 
     def _run(self, server: str, tool: str, action: Action, timeout: float) -> Any:
-        from Middleware.workflows.tools.mcp.sessions import SessionError, SessionTimeoutError
+        from Middleware.workflows.tools.mcp.mcp_sessions import SessionError, SessionTimeoutError
 
         seconds = check_timeout(timeout)
         request = current_request()

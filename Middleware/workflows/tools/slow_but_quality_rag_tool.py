@@ -14,8 +14,8 @@ from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.node import NODE
-from Middleware.utilities.conversations.discussion_files import Pair
-from Middleware.utilities.conversations.discussion_folder import stored_discussion
+from Middleware.utilities.discussions.discussion_files import Pair
+from Middleware.utilities.discussions.discussion_folder import stored_discussion
 from Middleware.utilities.search_utils import CHUNK_BREAK, search_conversation, search_memories
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK, BlockPrompts

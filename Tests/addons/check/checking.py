@@ -9,7 +9,7 @@ from typing import Any
 
 from Middleware.addons.check.findings import Finding
 from Middleware.addons.check.lookups import ConfigFile, Lookups, Problem
-from Middleware.addons.check.workflows import check_workflow
+from Middleware.addons.check.workflow_check import check_workflow
 from Middleware.utilities.config.json_source import JsonSource
 from Middleware.utilities.config.workflows import LoadedWorkflow
 

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from typing import Any
 
 from Middleware.addons.check.lookups import Lookups
-from Middleware.addons.check.workflows import check_workflow
+from Middleware.addons.check.workflow_check import check_workflow
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.processors.workflows_processor import WorkflowProcessor
 

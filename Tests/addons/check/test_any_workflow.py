@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from Middleware.addons.check.findings import report
 from Middleware.addons.check.lookups import ConfigFile, Lookups, Problem
-from Middleware.addons.check.workflows import check_workflow
+from Middleware.addons.check.workflow_check import check_workflow
 from Middleware.common import instance_global_variables as instance
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.addons.check.files import KINDS, kind_of
+from Middleware.addons.check.file_check import KINDS, kind_of
 from Tests.tables import table
 
 ROOT = Path(__file__).resolve().parents[3] / "Public" / "Configs"

@@ -12,7 +12,7 @@ import pytest
 
 from Middleware.addons.check.findings import Finding, report
 from Middleware.addons.check.lookups import Lookups
-from Middleware.addons.check.workflows import check_workflow
+from Middleware.addons.check.workflow_check import check_workflow
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities import config_utils

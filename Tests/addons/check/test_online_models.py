@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.check import command
+from Middleware.addons.check import check_command
 from Middleware.cli.commands import all_commands
 from Middleware.utilities import config_utils
 from Tests.addons.check.config_tree import ENDPOINT, changed, write_tree
@@ -155,4 +155,4 @@ def test_a_server_is_asked_once_for_several_files(tmp_path: Path, capsys: pytest
     ],
 )
 def test_names(model: str, names: list[str], has: bool) -> None:
-    assert command.has_model(model, "openAIChatCompletion", names) == has
+    assert check_command.has_model(model, "openAIChatCompletion", names) == has

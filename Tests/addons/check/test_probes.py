@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.addons.check.command import PROBE_SECONDS, why_silent
+from Middleware.addons.check.check_command import PROBE_SECONDS, why_silent
 from Middleware.exceptions import BackendConnectionError
 from Middleware.llmapis.transport import BackendRequest, Transport
 from Tests.stub_backend import Reply, StubBackend

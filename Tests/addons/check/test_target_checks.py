@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.check.workflows import check_workflow
+from Middleware.addons.check.workflow_check import check_workflow
 from Tests.addons.check.checking import FakeLookups, brief, check, llm, only, static, workflow
 
 CHILD = {"type": "CustomWorkflow", "workflowName": "C"}

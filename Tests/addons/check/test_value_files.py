@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.check.files import KINDS, check_content
+from Middleware.addons.check.file_check import KINDS, check_content
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.config.lookup import reset_config_store
 from Tests.addons.check.config_tree import TEMPLATE

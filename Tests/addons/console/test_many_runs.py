@@ -15,7 +15,7 @@ import pytest
 
 from Middleware.addons.console.application import PREFIX, ConsoleApplication
 from Middleware.addons.records.archive import RunArchive
-from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.addons.records.model import RunDocument, RunFacts, Span
 from Middleware.addons.records.queries import RunQuery, key_of
 from Middleware.addons.records.ring import RunRing

@@ -14,7 +14,7 @@ import pytest
 from Middleware.addons.console.application import PREFIX, ConsoleApplication
 from Middleware.addons.discussions import editing
 from Middleware.addons.records.archive import RunArchive
-from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.addons.records.model import Span
 from Middleware.addons.records.settings import RecordSettings
 from Middleware.addons.records.store.writer import RunStore

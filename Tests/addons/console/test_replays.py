@@ -13,7 +13,7 @@ from Middleware.addons.console.replays import NodePlace, NotRecordedError, Recor
 from Middleware.addons.records.model import RunDocument
 from Middleware.models.process import Process, process
 from Middleware.models.request_context import request_scope
-from Middleware.utilities.conversations.discussion_folder import discussions, stored_discussion
+from Middleware.utilities.discussions.discussion_folder import discussions, stored_discussion
 from Tests.addons.records.made_up import Made
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import EngineLab, llm, static

@@ -15,7 +15,7 @@ from Middleware.addons.console.api import load_routes
 from Middleware.addons.console.application import PREFIX, ConsoleApplication
 from Middleware.addons.console.calls import Role
 from Middleware.addons.records.archive import RunArchive
-from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.addons.records.queries import RunQuery
 from Middleware.addons.records.settings import RecordSettings
 from Middleware.addons.records.store.writer import RunStore

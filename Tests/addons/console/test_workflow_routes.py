@@ -13,7 +13,7 @@ from Middleware.addons.console.application import PREFIX, ConsoleApplication
 from Middleware.addons.console.workflow_catalog import WorkflowSummary, WorkflowUse
 from Middleware.addons.console.workflow_routes import MOST_BOXES, map_of
 from Middleware.addons.records.archive import RunArchive
-from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.addons.records.model import RunDocument, Span
 from Middleware.addons.records.settings import RecordSettings
 from Middleware.addons.records.store.writer import RunStore

@@ -20,8 +20,8 @@ from Middleware.addons.discussions.editing import (
 from Middleware.exceptions import DataKeyError
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import unsummarized
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.discussion_state import MEMORIES
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_content
 from Tests.services.discussion_lab import KEY, DiscussionLab
 

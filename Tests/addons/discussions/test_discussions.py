@@ -15,12 +15,12 @@ import pytest
 
 from Middleware.addons.discussions import catalog, removal
 from Middleware.addons.discussions.catalog import JSON_FILES, NoSuchDiscussionError, all_discussions
-from Middleware.addons.discussions.check import check
+from Middleware.addons.discussions.damage_check import check
+from Middleware.addons.discussions.discussion_reader import export
 from Middleware.addons.discussions.overview import overview
-from Middleware.addons.discussions.reading import export
 from Middleware.exceptions import DataKeyError
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder, holds_data_of_a_key
 from Middleware.utilities.discussion_state import COMPACTOR, MEMORIES
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder, holds_data_of_a_key
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
 
 

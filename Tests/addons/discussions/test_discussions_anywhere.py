@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.discussions import catalog, command, removal
-from Middleware.addons.discussions.check import check
+from Middleware.addons.discussions import catalog, memory_command, removal
 from Middleware.addons.discussions.contents import PARTS, page
+from Middleware.addons.discussions.damage_check import check
+from Middleware.addons.discussions.discussion_reader import Reader, export
 from Middleware.addons.discussions.editing import DiscussionBusyError, DiscussionEditor, MemoryKey, NoSuchMemoryError
 from Middleware.addons.discussions.overview import as_json, overview
-from Middleware.addons.discussions.reading import Reader, export
 from Middleware.exceptions import DataKeyError, StateUnavailableError
 from Middleware.models.process import process
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
-from Middleware.utilities.conversations.discussion_folder import discussions, stored_discussion
 from Middleware.utilities.discussion_state import MEMORIES
+from Middleware.utilities.discussions.discussion_folder import discussions, stored_discussion
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Tests.addons.postgres.test_documents import Worker
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
@@ -165,7 +165,7 @@ def test_a_discussion_is_deleted(lab: DiscussionLab) -> None:
 
 def test_the_command_memory(lab: DiscussionLab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*words: str) -> tuple[int, str]:
-        status = command.main(
+        status = memory_command.main(
             [
                 *words,
                 "--User",

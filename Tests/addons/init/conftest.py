@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.init import command
+from Middleware.addons.init import init_command
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Tests.cli.conftest import config as config
@@ -23,7 +23,7 @@ class Lab:
     capture: pytest.CaptureFixture[str]
 
     def init(self, *words: str) -> tuple[int, str]:
-        status = command.main([*words, "--ConfigDirectory", str(self.configs)])
+        status = init_command.main([*words, "--ConfigDirectory", str(self.configs)])
         output, errors = self.capture.readouterr()
         return status, output + errors
 
@@ -62,7 +62,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
             return str(reply)
 
         monkeypatch.setattr("builtins.input", read)
-        monkeypatch.setattr(command, "is_terminal", lambda: True)
+        monkeypatch.setattr(init_command, "is_terminal", lambda: True)
         return asked
 
     return put

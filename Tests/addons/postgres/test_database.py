@@ -288,7 +288,7 @@ def test_the_database_is_named_without_its_password(database_url: str) -> None:
 def test_nothing_that_file_mode_uses_imports_psycopg() -> None:
     """Not even the factory of discussions, which knows both modes."""
     code = (
-        "import sys, Middleware.utilities.conversations.discussion_folder, Middleware.api.app; "
+        "import sys, Middleware.utilities.discussions.discussion_folder, Middleware.api.app; "
         "sys.exit(any(name.startswith('psycopg') for name in sys.modules))"
     )
     assert (

@@ -15,8 +15,8 @@ from Middleware.addons.postgres.session import WorkerSession
 from Middleware.exceptions import DataKeyError, StateConflictError, StateUnavailableError
 from Middleware.models.process import Process, install, process
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.utilities.conversations.discussion_folder import discussions, holds_data_of_a_key, stored_discussion
 from Middleware.utilities.discussion_state import BACKUP, COMPACTOR, MEMORIES, DiscussionState
+from Middleware.utilities.discussions.discussion_folder import discussions, holds_data_of_a_key, stored_discussion
 from Middleware.utilities.encryption_utils import derive_encryption_key, is_token
 from Tests.postgres_lab import open_database
 

@@ -1,6 +1,6 @@
 """Searchable memories in the state database: several workers, connections that break, the index that each worker keeps.
 
-What they have in common with files is in ``Tests/utilities/conversations/vector_memory/test_contract.py``.
+What they have in common with files is in ``Tests/utilities/discussions/vector_memory/test_contract.py``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from Middleware.addons.postgres import memory_rows
 from Middleware.addons.postgres.database import Database
 from Middleware.exceptions import EarlyTerminationException, StateConflictError, StateUnavailableError
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.conversations.vector_memory import SearchableMemories, encrypted_index
+from Middleware.utilities.discussions.vector_memory import SearchableMemories, encrypted_index
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Middleware.utilities.vector_math_utils import vector_to_blob
 from Tests.addons.postgres.test_database import end_connections
 from Tests.postgres_lab import Server, name_in, open_database
-from Tests.utilities.conversations.vector_memory.lab import CIPHER, OTHER, item, log_hashes, texts
+from Tests.utilities.discussions.vector_memory.lab import CIPHER, OTHER, item, log_hashes, texts
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from Middleware.utilities import config_utils
 from Middleware.utilities import vector_db_utils as db
 from Middleware.utilities.vector_math_utils import vector_to_blob
 from Tests.addons.postgres.test_documents import Worker
-from Tests.utilities.conversations.vector_memory.lab import KEY, metadata
+from Tests.utilities.discussions.vector_memory.lab import KEY, metadata
 
 pytestmark = pytest.mark.slow
 

@@ -12,24 +12,24 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.addons.discussions.command import main as memory_command
-from Middleware.addons.discussions.rekey.command import main as rekey_command
+from Middleware.addons.discussions.memory_command import main as memory_command
+from Middleware.addons.discussions.rekey.rekey_command import main as rekey_command
 from Middleware.addons.postgres import moving, state_command
-from Middleware.addons.postgres.database_conversations import database_for_command
+from Middleware.addons.postgres.database_discussions import database_for_command
 from Middleware.addons.postgres.memory_rows import PostgresMemories
 from Middleware.addons.postgres.session import NUMBERS
 from Middleware.cli.running_server import announced
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import process
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder, discussions
-from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.discussion_state import MEMORIES
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder, discussions
+from Middleware.utilities.discussions.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import cipher_for, derive_encryption_key, hash_api_key
 from Middleware.utilities.files.file_access import process_lock
 from Tests.addons.postgres.test_documents import Worker
 from Tests.postgres_lab import open_database
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
-from Tests.utilities.conversations.vector_memory.lab import old_database
+from Tests.utilities.discussions.vector_memory.lab import old_database
 
 pytestmark = pytest.mark.slow
 TABLES = (

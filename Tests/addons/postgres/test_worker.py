@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from Middleware.addons.postgres.addresses import is_encrypted_or_local, problem_of
+from Middleware.addons.postgres.database_address import is_encrypted_or_local, problem_of
 from Middleware.addons.postgres.worker import StateStartError, StateWorker
 from Tests.postgres_lab import PASSWORD, Server, eventually, name_in
 from Tests.tables import table

@@ -18,10 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from Middleware.addons.records.archive import RunArchive
-from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.addons.records.queries import RunQuery
 from Middleware.addons.records.settings import RecordSettings, StoredSettings
-from Middleware.addons.records.store import disk, files, writer
+from Middleware.addons.records.store import disk, store_files, writer
 from Middleware.addons.records.store.disk import DAY, Retention
 from Middleware.addons.records.store.index import Reader
 from Middleware.addons.records.store.writer import RunStore
@@ -245,7 +245,7 @@ def test_runs_at_work_are_interrupted_at_an_orderly_end(tmp_path):
 
 WRITER = """
 import sys, time
-from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.addons.records.settings import RecordSettings
 from Middleware.addons.records.store.writer import RunStore
 from Tests.addons.records.records_lab import Ring, message, run
@@ -327,7 +327,7 @@ def test_a_file_is_opened_although_another_process_holds_it_for_a_while(tmp_path
     # Longer than SQLite itself waits.
     end = threading.Timer(3 * sqlite.SLICE_SECONDS, other.close)
     end.start()
-    files.open_index(path).close()
+    store_files.open_index(path).close()
     end.join()
 
 
@@ -497,7 +497,7 @@ def test_a_damaged_index_is_set_aside_and_a_new_one_begun(tmp_path, damage, capl
 def test_an_index_that_is_damaged_at_work_is_replaced(lab):
     lab.record(run())
     with lab.store._guard:
-        files.truncate_log(lab.store._disk._index)
+        store_files.truncate_log(lab.store._disk._index)
     with open(lab.folder.file("index.db"), "r+b") as file:
         file.write(b"\0" * 50_000)
     lab.record(run())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from Middleware.addons.records.archive import RunArchive
-from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.addons.records.queries import RunQuery
 from Middleware.addons.records.settings import RecordSettings
 from Middleware.addons.records.store.writer import RunStore

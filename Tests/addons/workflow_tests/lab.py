@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.workflow_tests.command import main
-from Middleware.addons.workflow_tests.reading import read_tests
 from Middleware.addons.workflow_tests.running import Result, run_tests
 from Middleware.addons.workflow_tests.sandbox import sandbox_folder
+from Middleware.addons.workflow_tests.suite_reader import read_tests
+from Middleware.addons.workflow_tests.tests_command import main
 from Middleware.utilities import config_utils
 from Tests.llmapis.lab import Lab
 

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from Middleware.addons.workflow_tests import running
-from Middleware.addons.workflow_tests.reading import read_tests
 from Middleware.addons.workflow_tests.sandbox import sandbox_folder
+from Middleware.addons.workflow_tests.suite_reader import read_tests
 from Middleware.common import instance_global_variables as instance
 from Middleware.services.locking_service import get_locking_service
 from Middleware.workflows.handlers.registry import node_types

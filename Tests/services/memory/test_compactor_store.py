@@ -13,7 +13,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import DataKeyError, UnreadableDataError
 from Middleware.services.memory import compactor_store
 from Middleware.services.memory.compactor_store import Boundary, CompactorState, CompactorStore, FoldedMessages
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Tests.llmapis.lab import Lab
 

@@ -16,8 +16,8 @@ from Middleware.services.memory.discussion_keys import NO_KEYS, discussion_keys
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.timestamp_service import TimestampService
 from Middleware.services.vision_cache import VisionResponses
-from Middleware.utilities.conversations.discussion_files import pairs_as_json, read_json, write_json
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussions.discussion_files import pairs_as_json, read_json, write_json
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import cipher_for, derive_encryption_key, hash_api_key
 from Tests.services.discussion_lab import DiscussionLab
 

@@ -15,14 +15,14 @@ from Middleware.exceptions import BackendError, ConfigurationError, EarlyTermina
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import Process
 from Middleware.services.memory import embedding_service
-from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.discussions.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import NO_CIPHER
 from Middleware.utilities.once import Once
 from Middleware.utilities.vector_math_utils import blob_to_vector
 from Tests.backend_dialects import openai_embeddings
 from Tests.llmapis.lab import Lab
 from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
-from Tests.utilities.conversations.vector_memory.lab import CIPHER, item, opened
+from Tests.utilities.discussions.vector_memory.lab import CIPHER, item, opened
 
 
 def answer(request: Any) -> Reply:

@@ -20,8 +20,8 @@ from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory import memory_search
 from Middleware.services.memory_service import MemoryService
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
-from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussions.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import derive_encryption_key, hash_api_key
 from Middleware.utilities.vector_math_utils import vector_to_blob
 from Middleware.workflows.managers.workflow_manager import WorkflowManager

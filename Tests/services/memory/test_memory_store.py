@@ -14,7 +14,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import DataKeyError, UnreadableDataError
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.config import paths
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Tests.llmapis.lab import Lab
 

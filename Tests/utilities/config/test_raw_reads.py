@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.addons.check.files import KINDS
+from Middleware.addons.check.file_check import KINDS
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.workflows.handlers.registry import node_types

@@ -15,8 +15,8 @@ from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.timestamp_service import PLACEHOLDER
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.discussion_state import SHORT
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.managers.workflow_manager import WorkflowManager

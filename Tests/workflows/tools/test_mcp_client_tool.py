@@ -23,8 +23,8 @@ from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.workflows.tools import mcp_client_tool
+from Middleware.workflows.tools.mcp.mcp_sessions import McpSessions, SessionTimeoutError
 from Middleware.workflows.tools.mcp.server_file import load_server
-from Middleware.workflows.tools.mcp.sessions import McpSessions, SessionTimeoutError
 from Middleware.workflows.tools.mcp_client_tool import MCPClient, MCPToolCallError
 from Tests.llmapis.lab import Lab
 from Tests.utilities.shortages import no_more_threads
@@ -315,7 +315,7 @@ def test_an_idle_server_is_ended(lab: Lab) -> None:
 
 
 def test_idle_time_and_the_shared_sessions() -> None:
-    from Middleware.workflows.tools.mcp import sessions as mcp_sessions
+    from Middleware.workflows.tools.mcp import mcp_sessions
 
     assert mcp_sessions.IDLE_SECONDS == 300
     assert MCPClient()._sessions is MCPClient()._sessions is process().one(mcp_client_tool._new_sessions)
@@ -400,7 +400,7 @@ def test_a_call_ends_in_time_even_if_the_thread_of_the_sessions_is_blocked(
     lab: Lab, sessions: McpSessions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The next call gets another thread, whatever blocks this one."""
-    monkeypatch.setattr("Middleware.workflows.tools.mcp.sessions.STUCK_SECONDS", 3.0)
+    monkeypatch.setattr("Middleware.workflows.tools.mcp.mcp_sessions.STUCK_SECONDS", 3.0)
     server, go_on = load_server("lab"), threading.Event()
 
     async def block(_: Any) -> None:

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from Middleware.addons.check.files import KINDS, FileKind
+from Middleware.addons.check.file_check import KINDS, FileKind
 from Middleware.addons.check.lookups import files_in, folders_in, path_of
-from Middleware.addons.check.nodes import COMMON
+from Middleware.addons.check.node_check import COMMON
 from Middleware.addons.console.editing.unsaved import folders_of, kind_in, setting_of, users_of, variables_of
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils

@@ -10,9 +10,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from Middleware.addons.check.files import FileKind
-from Middleware.addons.check.nodes import node_label
-from Middleware.addons.check.texts import variables_in
+from Middleware.addons.check.file_check import FileKind
+from Middleware.addons.check.node_check import node_label
+from Middleware.addons.check.text_check import variables_in
 from Middleware.utilities.config.check import shortened
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.json_source import child

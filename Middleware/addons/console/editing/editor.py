@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from Middleware.addons.check.files import KINDS, kind_of
+from Middleware.addons.check.file_check import KINDS, kind_of
 from Middleware.addons.check.findings import Finding
 from Middleware.addons.check.tree import read_tree
 from Middleware.addons.console.calls import ConsoleError
+from Middleware.addons.console.command_process import CommandTooSlowError, run_command
 from Middleware.addons.console.editing.assist import assist
 from Middleware.addons.console.editing.capabilities import Capability, Contents, acting_names, capabilities_of, gained
 from Middleware.addons.console.editing.saved_files import save_file, versions
 from Middleware.addons.console.editing.unsaved import check_unsaved, kind_in
-from Middleware.addons.console.own_commands import CommandTooSlowError, run_command
-from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.addons.records.kept_secrets import KeptSecretError, Masked, masked, put_back, versions_named
 from Middleware.addons.records.store.writer import RunStore
 from Middleware.common import instance_global_variables as instance

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from Middleware.addons.records.folder import OWNER_ONLY, ConsoleFolder
+from Middleware.addons.records.console_folder import OWNER_ONLY, ConsoleFolder
 from Middleware.addons.records.model import MICROSECONDS
 from Middleware.addons.records.store.writer import RunStore
 from Middleware.utilities.config.paths import get_root_config_directory

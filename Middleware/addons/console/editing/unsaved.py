@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from Middleware.addons.check.endpoints import (
+from Middleware.addons.check.endpoint_check import (
     check_endpoint_presets,
     check_key,
     check_preset_folder,
     check_presets_anywhere,
 )
-from Middleware.addons.check.files import (
+from Middleware.addons.check.file_check import (
     KINDS,
     SETTINGS,
     FileKind,
@@ -29,12 +29,12 @@ from Middleware.addons.check.files import (
 )
 from Middleware.addons.check.findings import Finding, distinct
 from Middleware.addons.check.lookups import ConfigFile, Lookups, Problem
-from Middleware.addons.check.memory import check_settings_file
+from Middleware.addons.check.memory_check import check_settings_file
 from Middleware.addons.check.tree import SETTINGS_KEYS, settings_like
 from Middleware.addons.check.tree_check import FileOnlyLookups
-from Middleware.addons.check.users import SHARED_FOLDER, UserCheck, allowed_folders, check_current_user
-from Middleware.addons.check.workflows import all_located, check_workflow
-from Middleware.addons.workflow_tests.reading import read_tests
+from Middleware.addons.check.user_check import SHARED_FOLDER, UserCheck, allowed_folders, check_current_user
+from Middleware.addons.check.workflow_check import all_located, check_workflow
+from Middleware.addons.workflow_tests.suite_reader import read_tests
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils

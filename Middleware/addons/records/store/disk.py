@@ -12,12 +12,12 @@ import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
 
-from Middleware.addons.records.folder import OWNER_ONLY, ConsoleFolder
+from Middleware.addons.records.console_folder import OWNER_ONLY, ConsoleFolder
 from Middleware.addons.records.model import MICROSECONDS, UNFINISHED, RunDocument, StoredRun
 from Middleware.addons.records.settings import StoredSettings
-from Middleware.addons.records.store import files
-from Middleware.addons.records.store.files import INDEX_FILE, PINNED, PINNED_FILE, UNPINNED, SegmentWriter
+from Middleware.addons.records.store import store_files
 from Middleware.addons.records.store.index import ShortTexts, put_run, sealed
+from Middleware.addons.records.store.store_files import INDEX_FILE, PINNED, PINNED_FILE, UNPINNED, SegmentWriter
 from Middleware.exceptions import ClientError
 from Middleware.utilities import sqlite
 from Middleware.utilities.files.file_access import folder_lock, process_lock
@@ -140,18 +140,18 @@ class Disk:
             self._close_segment()
         if self._segment is None:
             with sqlite.transaction(database):
-                self._number = files.new_segment(self._folder.path, database)
-            path = self._folder.file(files.segment_name(self._number))
+                self._number = store_files.new_segment(self._folder.path, database)
+            path = self._folder.file(store_files.segment_name(self._number))
             try:
                 self._lock.enter_context(
-                    process_lock(self._folder.file(files.lock_name(self._number)), timeout=0, mode=OWNER_ONLY)
+                    process_lock(self._folder.file(store_files.lock_name(self._number)), timeout=0, mode=OWNER_ONLY)
                 )
                 self._segment = SegmentWriter(path)
             except BaseException:
                 # A full disk would otherwise leave an empty file at each attempt.
                 self._close_segment()
                 with contextlib.suppress(OSError):
-                    files.remove_database(path)
+                    store_files.remove_database(path)
                 raise
             self._runs_in_segment, self._begun, self._compressed = 0, time.time(), None
         return self._segment
@@ -171,7 +171,7 @@ class Disk:
             return
         most_bytes = min(SEGMENT_BYTES, settings.megabytes * MEGABYTE // PARTS)
         if (
-            files.size_of(self._segment.path) >= most_bytes
+            store_files.size_of(self._segment.path) >= most_bytes
             or self._runs_in_segment >= settings.runs // PARTS
             or not 0 <= time.time() - self._begun < SEGMENT_SECONDS
         ):
@@ -201,7 +201,7 @@ class Disk:
         self._close_segment()
         if self._index is not None:
             with contextlib.suppress(sqlite3.Error):
-                files.truncate_log(self._index)
+                store_files.truncate_log(self._index)
             self._index.close()
             self._index = None
 
@@ -212,7 +212,7 @@ class Disk:
         self._lock.close()
         if self._number:
             with contextlib.suppress(OSError):
-                os.unlink(self._folder.file(files.lock_name(self._number)))
+                os.unlink(self._folder.file(store_files.lock_name(self._number)))
         self._number = 0
 
     # -- changes of single runs --------------------------------------------------------------------------------------
@@ -226,13 +226,13 @@ class Disk:
         if not pinned:
             return
         path = self._folder.file(PINNED_FILE)
-        if files.size_of(path) > MOST_PINNED_BYTES:
+        if store_files.size_of(path) > MOST_PINNED_BYTES:
             raise ClientError(
                 f"The pinned runs take more than {MOST_PINNED_BYTES // MEGABYTE} MB. Unpin others first.",
                 HTTPStatus.CONFLICT,
             )
-        with contextlib.closing(files.open_segment(path)) as target:
-            files.copy_run(self._folder.file(files.segment_name(run.segment)), run.n, target)
+        with contextlib.closing(store_files.open_segment(path)) as target:
+            store_files.copy_run(self._folder.file(store_files.segment_name(run.segment)), run.n, target)
         with sqlite.transaction(database):
             database.execute("UPDATE run SET segment = ? WHERE n = ?", (PINNED, run.n))
         self._forget(run.segment, [run.n])
@@ -251,27 +251,27 @@ class Disk:
             self._forget(segment, numbers)
             with sqlite.transaction(database):
                 database.executemany("DELETE FROM run WHERE n = ?", [(n,) for n in numbers])
-        files.truncate_log(database)
+        store_files.truncate_log(database)
 
     def delete_everything(self, kept: Collection[str]) -> None:
         """Delete all runs but those with an id in ``kept``, whole files where that is possible."""
         database = self.open()
         self._close_segment()
-        numbers = files.segment_numbers(self._folder.path)
+        numbers = store_files.segment_numbers(self._folder.path)
         with sqlite.transaction(database):
             database.execute(
                 "DELETE FROM run WHERE id NOT IN (SELECT value FROM json_each(?))", (json.dumps(list(kept)),)
             )
             used = {row[0] for row in database.execute("SELECT DISTINCT segment FROM run")}
         for number in numbers:
-            if number not in used and not files.is_written(self._folder.path, number):
+            if number not in used and not store_files.is_written(self._folder.path, number):
                 with contextlib.suppress(OSError):
-                    files.remove_database(self._folder.file(files.segment_name(number)))
+                    store_files.remove_database(self._folder.file(store_files.segment_name(number)))
         if not used & {PINNED, UNPINNED}:
-            files.remove_database(self._folder.file(PINNED_FILE))
+            store_files.remove_database(self._folder.file(PINNED_FILE))
         for name in set_aside(self._folder.path):
             os.unlink(self._folder.file(name))
-        files.truncate_log(database)
+        store_files.truncate_log(database)
 
     def _forget(self, segment: int, numbers: Sequence[int]) -> None:
         if segment == self._number and self._segment is not None:
@@ -281,13 +281,13 @@ class Disk:
 
 def _forget(folder: str, segment: int, numbers: Sequence[int]) -> None:
     """Remove trees and their own texts from a file, if it is still there and can be read. Raises sqlite3.Error."""
-    name = files.segment_name(segment)
+    name = store_files.segment_name(segment)
     if not numbers or not os.path.exists(os.path.join(folder, name)):
         return
     try:
-        with contextlib.closing(files.open_segment(os.path.join(folder, name))) as database:
-            files.forget_runs(database, numbers)
-    except (*files.UNREADABLE, files.OtherVersionError) as error:
+        with contextlib.closing(store_files.open_segment(os.path.join(folder, name))) as database:
+            store_files.forget_runs(database, numbers)
+    except (*store_files.UNREADABLE, store_files.OtherVersionError) as error:
         # The user who wants to delete sees that the disk is full, for example.
         if isinstance(error, sqlite3.Error) and sqlite.error_code(error) not in _DAMAGED:
             raise
@@ -298,14 +298,14 @@ def open_sound_index(folder: ConsoleFolder) -> sqlite3.Connection:
     """Return the index for writing. One that is damaged, or of another version, is set aside, and a new one begun."""
     path = os.path.join(folder.made(), INDEX_FILE)
     try:
-        return files.open_index(path)
-    except files.OtherVersionError:
+        return store_files.open_index(path)
+    except store_files.OtherVersionError:
         _set_aside(folder, "old")
     except sqlite3.DatabaseError as error:
         if sqlite.error_code(error) not in _DAMAGED:
             raise
         _set_aside(folder, "damaged")
-    return files.open_index(path)
+    return store_files.open_index(path)
 
 
 def _set_aside(folder: ConsoleFolder, ending: str) -> None:
@@ -328,9 +328,9 @@ def _set_aside(folder: ConsoleFolder, ending: str) -> None:
 
 def _is_usable(path: str) -> bool:
     try:
-        with contextlib.closing(files.open_index(path)) as database:
+        with contextlib.closing(store_files.open_index(path)) as database:
             return _is_sound(database)
-    except (sqlite3.Error, files.OtherVersionError):
+    except (sqlite3.Error, store_files.OtherVersionError):
         return False
 
 
@@ -346,7 +346,7 @@ def end_interrupted(database: sqlite3.Connection, folder: str, own: int = 0) -> 
     condition = f"status IN ({', '.join('?' * len(UNFINISHED))})"
     rows = database.execute(f"SELECT DISTINCT segment FROM run WHERE {condition}", tuple(UNFINISHED)).fetchall()
     for (segment,) in rows:
-        if segment != own and not files.is_written(folder, segment):
+        if segment != own and not store_files.is_written(folder, segment):
             with sqlite.transaction(database):
                 database.execute(
                     f"UPDATE run SET status = 'interrupted' WHERE segment = ? AND {condition}", (segment, *UNFINISHED)
@@ -412,7 +412,7 @@ class Retention:
     def _remove_lost(self, now: float) -> None:
         """Remove segments without rows and locks without segments; delete rows without a segment."""
         known = {row[0] for row in self._database.execute("SELECT DISTINCT segment FROM run WHERE segment > 0")}
-        there = set(files.segment_numbers(self._folder))
+        there = set(store_files.segment_numbers(self._folder))
         for number in there - known:
             with contextlib.suppress(OSError):
                 if now - os.stat(self._path(number)).st_mtime > SURELY_USED:
@@ -422,9 +422,9 @@ class Retention:
 
     def _fit(self, most: int) -> None:
         """Remove segments, the oldest first, until all take no more than ``most`` bytes."""
-        numbers = files.segment_numbers(self._folder)
-        sizes = {number: files.size_of(self._path(number)) for number in numbers}
-        total = sum(sizes.values()) + files.size_of(os.path.join(self._folder, INDEX_FILE))
+        numbers = store_files.segment_numbers(self._folder)
+        sizes = {number: store_files.size_of(self._path(number)) for number in numbers}
+        total = sum(sizes.values()) + store_files.size_of(os.path.join(self._folder, INDEX_FILE))
         for number in numbers:
             if total <= most:
                 return
@@ -434,15 +434,15 @@ class Retention:
 
     def _remove(self, number: int) -> bool:
         """Remove a segment unless a process writes to it; return whether it is gone."""
-        if number in self._own or files.is_written(self._folder, number):
+        if number in self._own or store_files.is_written(self._folder, number):
             return False
         try:
-            files.remove_database(self._path(number))
+            store_files.remove_database(self._path(number))
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(self._folder, files.lock_name(number)))
+                os.unlink(os.path.join(self._folder, store_files.lock_name(number)))
         # Windows does not remove a file that is being read. The next attempt will.
         except OSError as error:
-            logger.debug("%s cannot be removed now: %s", files.segment_name(number), error.strerror)
+            logger.debug("%s cannot be removed now: %s", store_files.segment_name(number), error.strerror)
             return False
         return True
 
@@ -474,10 +474,10 @@ class Retention:
             self._database.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
             if self._database.execute("PRAGMA auto_vacuum").fetchone()[0] != 2:
                 return
-        files.truncate_log(self._database)
+        store_files.truncate_log(self._database)
 
     def _path(self, number: int) -> str:
-        return os.path.join(self._folder, files.segment_name(number))
+        return os.path.join(self._folder, store_files.segment_name(number))
 
 
 def set_aside(folder: str) -> list[str]:

@@ -16,9 +16,9 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from Middleware.addons.records.model import Mark, RunDocument, RunFacts, StoredRun
 from Middleware.addons.records.queries import RunQuery, key_of, searched_of
-from Middleware.addons.records.store import files
-from Middleware.addons.records.store.files import PINNED, UNPINNED
+from Middleware.addons.records.store import store_files
 from Middleware.addons.records.store.packing import document_of, text_ids
+from Middleware.addons.records.store.store_files import PINNED, UNPINNED
 from Middleware.addons.records.viewers import Viewer
 from Middleware.exceptions import DataKeyError
 from Middleware.services.memory.discussion_keys import data_key
@@ -159,7 +159,7 @@ class Reader:
 
     def __init__(self, folder: str, on_unreadable: Callable[[], object]) -> None:
         self._folder, self._on_unreadable = folder, on_unreadable
-        self._index = os.path.join(folder, files.INDEX_FILE)
+        self._index = os.path.join(folder, store_files.INDEX_FILE)
         self._problems: Once[str] = Once()
 
     def exists(self) -> bool:
@@ -260,17 +260,17 @@ class Reader:
 
     def document(self, run: StoredRun, viewer: Viewer, with_texts: bool = True) -> RunDocument:
         """Return a run with its spans, and the texts that the viewer can decrypt; without spans if they are lost."""
-        name = files.segment_name(run.segment)
+        name = store_files.segment_name(run.segment)
         try:
-            with files.reading(os.path.join(self._folder, name)) as database:
+            with store_files.reading(os.path.join(self._folder, name)) as database:
                 document = document_of(
                     run.facts,
-                    files.load_tree(database, run.n),
-                    partial(files.load_text, database),
+                    store_files.load_tree(database, run.n),
+                    partial(store_files.load_text, database),
                     partial(_unsealed, run.facts, viewer),
                     with_texts,
                 )
-        except files.UNREADABLE as error:
+        except store_files.UNREADABLE as error:
             self._report(name, error)
             return RunDocument(run.facts, [], normalised=True)
         if run.facts["status"] == "interrupted":
@@ -307,11 +307,11 @@ class Reader:
         if not self.exists():
             return otherwise
         try:
-            with files.reading(self._index) as database:
-                return action(database) if files.has_tables(database) else otherwise
+            with store_files.reading(self._index) as database:
+                return action(database) if store_files.has_tables(database) else otherwise
         except sqlite3.Error as error:
             self._on_unreadable()
-            self._report(files.INDEX_FILE, error)
+            self._report(store_files.INDEX_FILE, error)
             return otherwise
 
     def _report(self, name: str, error: Exception) -> None:
@@ -345,23 +345,23 @@ class _Search:
             return False
         try:
             return self._finds_in(run, self._opened(run.segment))
-        except files.UNREADABLE as error:
-            self._report(files.segment_name(run.segment), error)
+        except store_files.UNREADABLE as error:
+            self._report(store_files.segment_name(run.segment), error)
             return False
 
     def _opened(self, segment: int) -> sqlite3.Connection:
         if self._database is None or segment != self._segment:
             self._left.close()
             self._database, self._segment, self._found = None, segment, {}
-            path = os.path.join(self._folder, files.segment_name(segment))
-            self._database = self._left.enter_context(files.reading(path))
+            path = os.path.join(self._folder, store_files.segment_name(segment))
+            self._database = self._left.enter_context(store_files.reading(path))
         return self._database
 
     def _finds_in(self, run: StoredRun, database: sqlite3.Connection) -> bool:
-        body = files.load_tree(database, run.n)
+        body = store_files.load_tree(database, run.n)
         if run.facts["private"]:
             document = document_of(
-                run.facts, body, partial(files.load_text, database), partial(_unsealed, run.facts, self._viewer)
+                run.facts, body, partial(store_files.load_text, database), partial(_unsealed, run.facts, self._viewer)
             )
             return self._query.found_in_spans(document)
         stored = cast("dict[str, list[list[object]]]", from_stored_json(body))
@@ -372,7 +372,7 @@ class _Search:
     def _has(self, number: int, database: sqlite3.Connection) -> bool:
         known = self._found.get(number)
         if known is None:
-            text = files.load_text(database, number).decode("utf-8", "replace")
+            text = store_files.load_text(database, number).decode("utf-8", "replace")
             known = self._found[number] = self._is_in(text)
         return known
 

@@ -15,11 +15,11 @@ from dataclasses import replace
 from queue import Empty
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.addons.records.model import MICROSECONDS, RunDocument
 from Middleware.addons.records.ring import RunRing
+from Middleware.addons.records.run_texts import completed, normalised, without_texts
 from Middleware.addons.records.settings import RecordMode, RecordSettings
-from Middleware.addons.records.texts import completed, normalised, without_texts
 from Middleware.utilities.native_threads import SimpleQueue, new_lock, start_native
 from Middleware.utilities.once import Once
 

@@ -21,7 +21,7 @@ from Middleware.common.constants import VERSION
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities.config.paths import documentation_directory
-from Middleware.utilities.conversations.discussion_folder import discussions
+from Middleware.utilities.discussions.discussion_folder import discussions
 from Middleware.utilities.http.addresses import is_loopback
 
 # Ollama's clients look for the second line.

@@ -12,8 +12,8 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.config.declarations import MOST_TOKENS, ConfigKey
 from Middleware.utilities.config.keys.node import PROMPT_KEYS
-from Middleware.utilities.conversations.discussion_files import if_readable
 from Middleware.utilities.discussion_state import DiscussionState
+from Middleware.utilities.discussions.discussion_files import if_readable
 from Middleware.utilities.search_utils import CHUNK_BREAK
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext

@@ -22,7 +22,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 # What fetches and renders is imported in the functions that do it: most servers have no such node.
 if TYPE_CHECKING:
     from Middleware.workflows.tools.web.fetch import WebRequest
-    from Middleware.workflows.tools.web.output import Stopped
+    from Middleware.workflows.tools.web.web_output import Stopped
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class WebFetchHandler(BaseHandler):
 
     def handle(self, context: ExecutionContext) -> object:
         from Middleware.workflows.tools.web.fetch import WebFetchError, fetch
-        from Middleware.workflows.tools.web.output import render_failure, render_response
+        from Middleware.workflows.tools.web.web_output import render_failure, render_response
 
         output_format = network.choice(context, OUTPUT_FORMAT)
         raises = network.choice(context, network.ON_ERROR) == "raise"

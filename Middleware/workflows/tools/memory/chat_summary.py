@@ -24,8 +24,8 @@ from Middleware.services.memory_service import NO_SUMMARY, SUMMARY_SEPARATOR, me
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.config.keys.node import NODE
-from Middleware.utilities.conversations.discussion_files import Pair, logged_as_conflict
 from Middleware.utilities.discussion_state import DiscussionState
+from Middleware.utilities.discussions.discussion_files import Pair, logged_as_conflict
 from Middleware.utilities.text_utils import newest_within, rough_estimate_token_length
 from Middleware.workflows.models.execution_context import ExecutionContext, VariableService
 from Middleware.workflows.tools.block_prompts import fill_markers

@@ -10,8 +10,8 @@ from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.memory.memory_settings import BATCH, MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import RECENT_MEMORIES, valid_position
-from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.discussion_state import DiscussionState
+from Middleware.utilities.discussions.discussion_files import Pair
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.memory.memory_texts import clean_memory

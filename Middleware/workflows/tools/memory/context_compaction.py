@@ -19,8 +19,8 @@ from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.messages import Message
 from Middleware.services.memory.compactor_settings import EXISTING, MESSAGES, NEW, RECENT, CompactorSettings
 from Middleware.services.memory.compactor_store import Boundary, CompactorState, CompactorStore, FoldedMessages
-from Middleware.utilities.conversations.discussion_files import Pair, logged_as_conflict
 from Middleware.utilities.discussion_state import COMPACTOR, DiscussionState
+from Middleware.utilities.discussions.discussion_files import Pair, logged_as_conflict
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.text_utils import estimate_message, message_text, newest_within, restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext

@@ -14,9 +14,9 @@ from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.llm_calls.prompt_parts import EXAMPLES, example_answers, prompt_templates
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import ANCHORS_FILE, MEMORIES_FILE, SUMMARY_FILE, MemoryStore
-from Middleware.utilities.conversations.discussion_files import Pair, read_object, write_content
-from Middleware.utilities.conversations.message_places import MessagePlace, place_from_json
 from Middleware.utilities.discussion_state import DiscussionState
+from Middleware.utilities.discussions.discussion_files import Pair, read_object, write_content
+from Middleware.utilities.discussions.message_places import MessagePlace, place_from_json
 from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.text_utils import restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext

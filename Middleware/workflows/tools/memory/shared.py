@@ -21,9 +21,9 @@ from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE, MemoryStore
 from Middleware.services.memory_service import NO_SUMMARY, RECENT_MEMORIES
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
-from Middleware.utilities.conversations.discussion_files import if_readable, logged_as_conflict
-from Middleware.utilities.conversations.message_places import MessagePlace, find_place, place_of
 from Middleware.utilities.discussion_state import MEMORIES, DiscussionState
+from Middleware.utilities.discussions.discussion_files import if_readable, logged_as_conflict
+from Middleware.utilities.discussions.message_places import MessagePlace, find_place, place_of
 from Middleware.utilities.hashing_utils import hash_messages, recognition_keys
 from Middleware.utilities.prompt_extraction_utils import ROLE_TAGS
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active

@@ -11,8 +11,8 @@ from Middleware.llmapis.backend_errors import public_text
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import STATE_FILE, MemoryStore
-from Middleware.utilities.conversations.discussion_files import logged_as_conflict
 from Middleware.utilities.discussion_state import DiscussionState
+from Middleware.utilities.discussions.discussion_files import logged_as_conflict
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import helper_prompts, run_helper_workflow
 from Middleware.workflows.tools.memory.memory_texts import clean_memory

@@ -23,10 +23,10 @@ from Middleware.exceptions import (
 from Middleware.llmapis.backend_errors import public_text
 from Middleware.services.memory.embedding_service import PASSING_STATUSES, embed_new_rows
 from Middleware.services.memory.memory_settings import MemorySettings
-from Middleware.utilities.conversations.discussion_files import Pair, logged_as_conflict
-from Middleware.utilities.conversations.message_places import LoggedMessage
-from Middleware.utilities.conversations.vector_memory import SearchableMemories
 from Middleware.utilities.discussion_state import DiscussionState
+from Middleware.utilities.discussions.discussion_files import Pair, logged_as_conflict
+from Middleware.utilities.discussions.message_places import LoggedMessage
+from Middleware.utilities.discussions.vector_memory import SearchableMemories
 from Middleware.utilities.sensitive_logging_utils import log_prompt_content
 from Middleware.utilities.text_utils import counted, escape_braces
 from Middleware.workflows.models.execution_context import ExecutionContext

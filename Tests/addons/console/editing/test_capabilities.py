@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.check.files import KINDS
+from Middleware.addons.check.file_check import KINDS
 from Middleware.addons.console.editing.capabilities import Contents, capabilities_of, gained
 from Middleware.addons.records.kept_secrets import masked
 from Middleware.workflows.handlers.registry import node_types

@@ -13,7 +13,7 @@ import pytest
 
 from Middleware.addons.console.calls import ConsoleError
 from Middleware.addons.console.editing.editor import ConfigEditor
-from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.addons.records.ring import RunRing
 from Middleware.addons.records.settings import RecordSettings
 from Middleware.addons.records.store.writer import RunStore

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from Middleware.addons.console.editing.saved_files import save_file
-from Middleware.addons.records.folder import ConsoleFolder
+from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.addons.records.ring import RunRing
 from Middleware.addons.records.settings import RecordSettings
 from Middleware.addons.records.store.writer import RunStore

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.check.files import KINDS
+from Middleware.addons.check.file_check import KINDS
 from Middleware.llmapis import api_types
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.declarations import ONLY_TRUE, SWITCHED_ON, ConfigKey, KeyTable

@@ -13,7 +13,7 @@ import pytest
 
 from Middleware.exceptions import ConfigurationError, EarlyTerminationException
 from Middleware.models.process import Process
-from Middleware.workflows.tools.mcp.sessions import McpSessions
+from Middleware.workflows.tools.mcp.mcp_sessions import McpSessions
 from Middleware.workflows.tools.mcp_client_tool import MCPToolCallError
 from Tests.stub_backend import StubBackend
 from Tests.tables import table

@@ -13,8 +13,8 @@ import pytest
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.discussion_state import MEMORIES
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.workflows.handlers.impl.memory_node_handler import RecentMemorySummarizerHandler
 from Middleware.workflows.managers.workflow_manager import WorkflowManager

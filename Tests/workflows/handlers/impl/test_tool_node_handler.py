@@ -15,7 +15,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.models.request_context import request_scope
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.workflows.handlers.impl.tool_node_handler import NO_KEYWORDS
 from Tests.stub_backend import Reply, StubBackend, json_reply
 from Tests.tables import table

@@ -16,7 +16,7 @@ import pytest
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.workflows.tools.mcp.sessions import McpSessions
+from Middleware.workflows.tools.mcp.mcp_sessions import McpSessions
 from Middleware.workflows.tools.mcp_client_tool import MCPClient, MCPToolCallError
 from Tests.llmapis.lab import Lab
 from Tests.workflows.engine_lab import until

@@ -11,7 +11,7 @@ from typing import Any
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities.config.declarations import read_settings
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.backend_dialects import embed
 from Tests.stub_backend import Reply, chat_reply

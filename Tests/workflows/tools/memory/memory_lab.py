@@ -10,7 +10,7 @@ import pytest
 
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.managers.workflow_variable_manager import WorkflowVariableManager

@@ -16,8 +16,8 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import BackendStatusError, ConfigValueError, EarlyTerminationException
 from Middleware.models.request_context import request_scope
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.discussion_state import MEMORIES
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import shared

@@ -21,8 +21,8 @@ from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory import compactor_store
 from Middleware.services.memory.compactor_settings import load_compactor_settings
 from Middleware.services.memory.compactor_store import Boundary, CompactorState
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.discussion_state import COMPACTOR
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.text_utils import escape_braces, rough_estimate_token_length, tagged_text

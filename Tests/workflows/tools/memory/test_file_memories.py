@@ -19,8 +19,8 @@ import pytest
 from Middleware.exceptions import DataKeyError, EarlyTerminationException
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.memory_settings import load_memory_settings
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.discussion_state import MEMORIES
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Middleware.utilities.files.file_access import process_lock
 from Middleware.utilities.hashing_utils import hash_content

@@ -26,7 +26,7 @@ from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.config import users
 from Middleware.utilities.config.declarations import read_settings
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import file_memories
 from Middleware.workflows.tools.memory.file_memories import FileMemoryPass

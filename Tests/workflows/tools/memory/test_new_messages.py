@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from Middleware.utilities.conversations.message_places import CONTEXT, MessagePlace, place_from_json, place_of
+from Middleware.utilities.discussions.message_places import CONTEXT, MessagePlace, place_from_json, place_of
 from Middleware.utilities.hashing_utils import find_last_matching_hash_message, hash_single_message
 from Middleware.workflows.tools.memory.shared import KnownMessages, chunks_of, first_new
 from Tests.tables import table

@@ -35,10 +35,10 @@ from Middleware.exceptions.early_termination_exception import CANCELLED, LOCKED
 from Middleware.models.process import Process, process
 from Middleware.models.request_context import RequestContext
 from Middleware.services.locking_service import get_locking_service
-from Middleware.utilities.conversations.message_places import LoggedMessage, place_of
-from Middleware.utilities.conversations.vector_memory import VectorMemories
-from Middleware.utilities.conversations.vector_memory.store import chunk_failures
 from Middleware.utilities.discussion_state import MEMORIES
+from Middleware.utilities.discussions.message_places import LoggedMessage, place_of
+from Middleware.utilities.discussions.vector_memory import VectorMemories
+from Middleware.utilities.discussions.vector_memory.store import chunk_failures
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import vector_memories

@@ -1,0 +1,386 @@
+"""``python server.py memory``: looks after discussions."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import getpass
+import json
+import logging
+import os
+import sqlite3
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from Middleware.addons.discussions import catalog, memory_output, removal
+from Middleware.addons.discussions.damage_check import check
+from Middleware.addons.discussions.discussion_reader import ENCRYPTED, Reader, export
+from Middleware.addons.discussions.elsewhere import stored_elsewhere
+from Middleware.addons.discussions.overview import as_json, overview
+from Middleware.cli.arguments import (
+    Parser,
+    accept_launch_flags,
+    apply_directories,
+)
+from Middleware.cli.program import NotDoneError
+from Middleware.exceptions import DataKeyError, OperatorError, WilmerError
+from Middleware.services.memory.discussion_keys import DiscussionKeys, discussion_keys
+from Middleware.services.memory_service import MemoryService
+from Middleware.utilities import config_utils
+from Middleware.utilities.config.paths import console_directory
+from Middleware.utilities.encryption_utils import hash_api_key
+from Middleware.utilities.files.file_access import atomic_write
+from Middleware.utilities.text_utils import counted, restore_braces
+
+DESCRIPTION = """Shows and maintains stored conversations:
+
+  list [--json]                             every discussion with counts and sizes
+  show ID [--limit N]                       summary, state document and memories
+  search ID "phrase; phrase" [--limit N] [--weights T,S,E,K,M] [--recency] [--dates] [--expand]
+         [--mode keyword|semantic|hybrid] [--endpoint NAME] [--query TEXT]
+  check [ID]                                do all files parse, can every memory be found?
+  rebuild-index ID                          rebuild the word index
+  export ID --output FILE                   write everything to one JSON file, unencrypted
+  delete ID [--yes] [--runs]                delete everything that belongs to the discussion; --runs: with its runs
+
+Discussions of clients with an API key lie in folders of their own: --api-key KEY, --ask-key or the environment variable
+WILMER_API_KEY choose that folder, and decrypt it if the user's encryptUsingApiKey is on.{elsewhere}
+Exit status: 0 if all is well, 1 if something is wrong or was not done, 2 for wrong arguments."""
+KEY_VARIABLE = "WILMER_API_KEY"
+OWNER_ONLY = 0o600
+Options = argparse.Namespace
+
+
+@dataclass(frozen=True)
+class Session:
+    """One call of the tool.
+
+    Attributes:
+        keys: what the API key stands for; empty without one.
+        key_folder: where to look for discussions; None: everywhere.
+    """
+
+    options: Options
+    keys: DiscussionKeys
+    key_folder: str | None
+
+    def covers(self, discussion: catalog.StoredDiscussion) -> bool:
+        return self.key_folder in (None, discussion.key_hash or catalog.NO_KEY)
+
+    def reader(self) -> Reader:
+        """The discussion that was named. Raises NoSuchDiscussionError."""
+        return Reader(catalog.choose(catalog.all_discussions(), self.options.id, self.key_folder), self.keys)
+
+
+# -- commands: each returns the exit status ----------------------------------------------------------------------------
+
+
+def list_all(session: Session) -> int:
+    known = catalog.all_discussions()
+    rows = [overview(one, session.keys) for one in known if session.covers(one)]
+    memory_output.say(
+        json.dumps([as_json(row) for row in rows], indent=2, ensure_ascii=False)
+        if session.options.json
+        else memory_output.table(rows, len(known) - len(rows))
+    )
+    return 0
+
+
+def show(session: Session) -> int:
+    reader = session.reader()
+    sections, complete = memory_output.sections(reader, session.options.limit)
+    memory_output.say(sections)
+    return 0 if complete else 1
+
+
+def search(session: Session) -> int:
+    reader, options = session.reader(), session.options
+    if options.mode != "keyword" and not options.endpoint:
+        raise NotDoneError(f"--mode {options.mode} needs --endpoint, the name of an embedding endpoint.")
+    _require_sound(reader)
+    found = MemoryService().search_vector_memories(
+        reader.discussion.discussion_id,
+        options.phrases,
+        options.limit,
+        reader.discussion.key_hash,
+        options.weights,
+        options.recency,
+        options.dates,
+        options.mode,
+        options.query,
+        options.endpoint,
+        options.expand,
+        encryption_key=reader.encryption_key,
+    )
+    memory_output.say(restore_braces(found))
+    return 0
+
+
+def _require_sound(reader: Reader) -> None:
+    """Raises NotDoneError for a database that cannot be read."""
+    try:
+        reader.searchable()
+    except sqlite3.Error as error:
+        raise NotDoneError(f"{reader.discussion.database()} cannot be searched: {error}") from None
+
+
+def check_some(session: Session) -> int:
+    if session.options.id is None:
+        readers = [Reader(one, session.keys) for one in catalog.all_discussions() if session.covers(one)]
+    else:
+        readers = [session.reader()]
+    problems = 0
+    for reader in readers:
+        place = f" (key folder {reader.discussion.key_hash})" if reader.discussion.key_hash else ""
+        for finding in check(reader):
+            problems += finding.problem
+            memory_output.say(f"{'PROBLEM' if finding.problem else 'note'}: {finding.text}{place}")
+    found = counted(problems, "problem") if problems else "no problems"
+    memory_output.say(f"{counted(len(readers), 'discussion')} checked, {found}.")
+    return 1 if problems else 0
+
+
+def rebuild_index(session: Session) -> int:
+    reader = session.reader()
+    if not reader.discussion.has_memories:
+        raise NotDoneError(f"Discussion '{reader.discussion.discussion_id}' has no searchable memories.")
+    with reader.state.memories(write=True) as memories:
+        count = memories.rebuild_index()
+    memory_output.say(f"The index was made again from {count} memories.")
+    return 0
+
+
+def export_one(session: Session) -> int:
+    reader, target = session.reader(), os.path.expanduser(session.options.output)
+    if os.path.exists(target) and not session.options.overwrite:
+        raise NotDoneError(f"{target} exists already; --overwrite replaces it.")
+    content = export(reader)
+    atomic_write(target, json.dumps(content, indent=2, ensure_ascii=True).encode("ascii"), OWNER_ONLY)
+    memory_output.say(f"Discussion '{reader.discussion.discussion_id}' is in {target}, in clear.")
+    for problem in content["unreadable"]:
+        memory_output.print_error(f"Not exported as it should be: {problem}")
+    return 1 if content["unreadable"] else 0
+
+
+def delete(session: Session) -> int:
+    discussion = session.reader().discussion
+    memory_output.say(memory_output.what_is_deleted(discussion))
+    if not session.options.yes and _typed("Type the id of the discussion to delete it: ") != discussion.discussion_id:
+        raise NotDoneError("Nothing was deleted.")
+    result = removal.remove(discussion)
+    for left in result.left:
+        memory_output.print_error(f"Not deleted: {left}")
+    memory_output.say(f"{result.deleted} file(s) deleted.")
+    _offer_runs(discussion, session.options)
+    return 1 if result.left else 0
+
+
+def _offer_runs(discussion: catalog.StoredDiscussion, options: Options) -> None:
+    """Delete the runs of a discussion that the console has on disk, if the user wants that."""
+    if not os.path.isdir(console_directory()):
+        return
+    # Imported here: no other command needs them.
+    from Middleware.addons.records.queries import RunQuery
+    from Middleware.addons.records.records import stored_runs
+    from Middleware.addons.records.viewers import Viewer
+
+    operator, name = Viewer("operator"), discussion.discussion_id
+    with stored_runs() as archive:
+        count = archive.runs(RunQuery(limit=1, discussion=name), operator).total
+        if not count or not (
+            options.runs
+            or (
+                not options.yes
+                and _typed(f"The console has {counted(count, 'run')} of it. Type the id again to delete them, too: ")
+                == name
+            )
+        ):
+            return
+        memory_output.say(f"{counted(archive.delete_discussion(name, operator, discussion.key_hash), 'run')} deleted.")
+
+
+def _typed(question: str) -> str | None:
+    try:
+        print(question, end="", flush=True)
+        return input()
+    except EOFError:
+        print()
+        return None
+
+
+COMMANDS: dict[str, Callable[[Session], int]] = {
+    "list": list_all,
+    "show": show,
+    "search": search,
+    "check": check_some,
+    "rebuild-index": rebuild_index,
+    "export": export_one,
+    "delete": delete,
+}
+
+
+# -- command line ------------------------------------------------------------------------------------------------------
+
+
+def run(arguments: Sequence[str] | None = None, program: str = "memory_tool.py") -> int:
+    """Run the command, or its older form ``Scripts/memory_tool.py``; return the exit status."""
+    memory_output.make_utf8()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    return main(sys.argv[1:] if arguments is None else arguments, program)
+
+
+def main(arguments: Sequence[str], program: str = "memory_tool.py") -> int:
+    """Run the command; return the exit status. Wrong arguments end with SystemExit 2."""
+    options = _parser(program).parse_args(arguments)
+    try:
+        session = _session(options)
+        elsewhere = stored_elsewhere()
+        place = elsewhere.chosen(options)
+        with elsewhere.used_by(place, "memory") if place else contextlib.nullcontext():
+            return COMMANDS[options.command](session)
+    except DataKeyError as error:
+        memory_output.print_error(
+            f"{error}, or encryptUsingApiKey of this user is off."
+            if key_of(options, ask=False)
+            else f"The data is {ENCRYPTED}."
+        )
+    except (OperatorError, WilmerError) as error:
+        memory_output.print_error(str(error))
+    except (OSError, sqlite3.Error) as error:
+        memory_output.print_error(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        memory_output.print_error("Stopped.")
+    return 1
+
+
+def _session(options: Options) -> Session:
+    """Makes the process use the configuration that was named. Raises ConfigurationError for an unknown user."""
+    apply_directories(options, [options.User] if options.User else [])
+    config_utils.user_settings()
+    key = key_of(options, ask=True)
+    keys = discussion_keys(key)
+    return Session(options, keys, options.key_folder or (hash_api_key(key) if key else None))
+
+
+def key_of(options: Options, ask: bool) -> str:
+    """Return the API key that the options, the environment or the user names; "" for none."""
+    if options.ask_key:
+        return getpass.getpass("API key: ") if ask else "asked for"
+    return options.api_key or os.environ.get(KEY_VARIABLE, "")
+
+
+def _parser(program: str) -> argparse.ArgumentParser:
+    about = stored_elsewhere().about.format("the discussions are those of that state database")
+    parser = Parser(
+        prog=program,
+        description=DESCRIPTION.format(elsewhere=about),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(
+        ConfigDirectory=None,
+        PublicDirectory=None,
+        DiscussionDirectory=None,
+        ConsoleDirectory=None,
+        User=None,
+        api_key=None,
+        ask_key=False,
+        key_folder=None,
+        database=None,
+    )
+    _add_common(parser)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        command = commands.add_parser(name)
+        _add_common(command)
+        if name != "list":
+            command.add_argument("id", metavar="ID", nargs="?" if name == "check" else None)
+        _OWN_ARGUMENTS.get(name, _no_more)(command)
+        accept_launch_flags(command)
+    accept_launch_flags(parser)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    """Flags that may stand before and behind the command."""
+    for name, meaning in (
+        ("--User", "a user of Configs/Users (default: the current one)"),
+        ("--ConfigDirectory", "the Configs folder"),
+        ("--PublicDirectory", "parent of Configs"),
+        ("--DiscussionDirectory", "folder of the stored conversations"),
+        ("--ConsoleDirectory", "folder of the recorded runs"),
+    ):
+        parser.add_argument(name, metavar="N" if name == "--User" else "P", default=argparse.SUPPRESS, help=meaning)
+    stored_elsewhere().add_flag(parser)
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        default=argparse.SUPPRESS,
+        help=f"the client's API key; others on this machine may see it, so rather set {KEY_VARIABLE}",
+    )
+    parser.add_argument("--ask-key", action="store_true", default=argparse.SUPPRESS, help="ask for the API key")
+    parser.add_argument(
+        "--key-folder",
+        metavar="F",
+        default=argparse.SUPPRESS,
+        help=f"only discussions in this key folder; {catalog.NO_KEY}: only those outside of them",
+    )
+
+
+def _no_more(parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="for other programs")
+
+
+def _show_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--limit", type=_positive, metavar="N", help="only the newest N memories of each kind")
+
+
+def _search_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("phrases", metavar="PHRASES", help="words or phrases, ';' between them")
+    add("--limit", type=_positive, default=5, metavar="N", help="the most memories to find (%(default)s)")
+    add("--weights", type=_weights, metavar="T,S,E,K,M", help="of title, summary, entities, key phrases, text")
+    add("--recency", action="store_true", help="newer memories come sooner")
+    add("--dates", action="store_true", help="show the date of each memory")
+    add("--expand", action="store_true", help="also look for the entities of what was found")
+    add("--mode", choices=("keyword", "semantic", "hybrid"), default="keyword")
+    add("--endpoint", metavar="NAME", help="embedding endpoint, for semantic and hybrid")
+    add("--query", default="", metavar="TEXT", help="what to look for by meaning (default: the phrases)")
+
+
+def _export_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", required=True, metavar="FILE")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
+
+
+def _delete_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--runs", action="store_true", help="delete its recorded runs, too")
+
+
+_OWN_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "list": _list_arguments,
+    "show": _show_arguments,
+    "search": _search_arguments,
+    "export": _export_arguments,
+    "delete": _delete_arguments,
+}
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number
+
+
+def _weights(text: str) -> list[float]:
+    weights: list[Any] = [float(part) for part in text.split(",")]
+    if len(weights) != 5:
+        raise argparse.ArgumentTypeError("five numbers are needed, such as 3,2,2,2,1")
+    return weights

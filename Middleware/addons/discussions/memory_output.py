@@ -1,0 +1,219 @@
+"""What the memory tool prints."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sqlite3
+import sys
+import unicodedata
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from Middleware.addons.discussions.catalog import StoredDiscussion, discussion_roots
+from Middleware.addons.discussions.discussion_reader import ENCRYPTED, Reader
+from Middleware.addons.discussions.overview import Overview
+from Middleware.exceptions import DataKeyError, StoredDataError
+from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE
+from Middleware.utilities.discussions.discussion_files import Pair
+from Middleware.utilities.terminal import without_controls
+from Middleware.utilities.text_utils import counted, restore_braces
+
+HEADER = ("ID", "KEY FOLDER", "MEMORIES", "SUMMARY", "SEARCHABLE", "STATE", "LAST CHANGE", "SIZE", "VECTORS")
+RIGHT = frozenset({"MEMORIES", "SEARCHABLE", "SIZE"})
+HASH_SHOWN = 8
+
+
+def make_utf8() -> None:
+    """Let every character through, whatever the console's code page is."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def say(text: str) -> None:
+    text = text.replace("\r\n", "\n")  # people edit files on Windows, too
+    print(without_controls(text), flush=True)
+
+
+def print_error(text: str) -> None:
+    print(without_controls(text), file=sys.stderr, flush=True)
+
+
+# -- list --------------------------------------------------------------------------------------------------------------
+
+
+def table(rows: Sequence[Overview], others: int = 0) -> str:
+    """The discussions, those changed last first, in aligned columns; ``others`` is how many are not shown."""
+    if not rows:
+        return f"No discussions are stored here; {others} elsewhere." if others else "No discussions are stored."
+    ordered = sorted(rows, key=lambda row: row.discussion.last_change or 0, reverse=True)
+    lines = [HEADER, *(_cells(row) for row in ordered)]
+    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    text = [_line(line, widths) for line in lines]
+    return "\n".join([*text, "", *_notes(rows, others)])
+
+
+def _notes(rows: Sequence[Overview], others: int) -> Iterator[str]:
+    size, encrypted = sum(row.discussion.size for row in rows), sum(row.encrypted for row in rows)
+    yield f"{counted(len(rows), 'discussion')}, {human_size(size)}."
+    if others:
+        yield f"{others} in other places are not shown."
+    if encrypted:
+        yield f"{encrypted} {ENCRYPTED}."
+    if any(row.damaged for row in rows):
+        yield "damaged: 'check' says what is wrong."
+
+
+def _cells(row: Overview) -> tuple[str, ...]:
+    unknown = "encrypted" if row.encrypted else "damaged"
+    searchable = "damaged" if row.searchable is None else str(row.searchable)
+    vectors = ", ".join(f"{model} {count}/{row.searchable}" for model, count in row.vectors.items())
+    notes = [
+        note
+        for note, holds in (("encrypted", row.encrypted and row.memories is not None), ("damaged", row.damaged))
+        if holds
+    ]
+    return tuple(
+        without_controls(cell.replace("\n", " ").replace("\t", " "))
+        for cell in (
+            row.discussion.discussion_id,
+            row.discussion.key_hash or "-",
+            unknown if row.memories is None else str(row.memories),
+            _yes(row.summary),
+            searchable,
+            _yes(row.state_document),
+            local_time(row.discussion.last_change),
+            human_size(row.discussion.size),
+            " ".join([vectors or "-", *(f"({note})" for note in notes)]),
+        )
+    )
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = []
+    for title, cell, width in zip(HEADER, cells, widths, strict=True):
+        gap = " " * (width - _width(cell))
+        padded.append(gap + cell if title in RIGHT else cell + gap)
+    return "  ".join(padded).rstrip()
+
+
+def _width(text: str) -> int:
+    """Columns on a terminal."""
+    return sum(
+        2 if unicodedata.east_asian_width(letter) in "WF" else not unicodedata.combining(letter) for letter in text
+    )
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "-"
+
+
+def local_time(seconds: float | None) -> str:
+    return "-" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+
+
+def human_size(count: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GB"
+
+
+# -- show --------------------------------------------------------------------------------------------------------------
+
+
+def sections(reader: Reader, limit: int | None) -> tuple[str, bool]:
+    """All that is remembered, and whether every part could be read."""
+    texts, complete = [], True
+    for title, read in (
+        ("Summary", _summary),
+        ("State document", _state_document),
+        ("Memories", _memories),
+        ("Searchable memories", _searchable),
+    ):
+        try:
+            text = "\n\n".join(read(reader, limit)) or "none"
+        except DataKeyError:
+            text = reader.why_locked
+        except (StoredDataError, OSError, sqlite3.Error) as error:
+            text, complete = f"cannot be read: {error}", False
+        texts.append(f"== {title} ==\n{text}")
+    return "\n\n".join(texts), complete
+
+
+def _summary(reader: Reader, limit: int | None) -> Iterator[str]:
+    for text, stored in reader.pairs(SUMMARY_FILE)[:1]:
+        yield f"(up to memory {stored[:HASH_SHOWN] or 'none'})\n{restore_braces(text)}"
+
+
+def _state_document(reader: Reader, limit: int | None) -> Iterator[str]:
+    text = reader.state_document().strip()
+    if text:
+        yield restore_braces(text)
+
+
+def _memories(reader: Reader, limit: int | None) -> Iterator[str]:
+    pairs = reader.pairs(MEMORIES_FILE)
+    start = max(0, len(pairs) - (limit or len(pairs)))
+    yield from _left_out(start)
+    yield from (_memory(number, pair) for number, pair in islice(enumerate(pairs, start=1), start, None))
+
+
+def _memory(number: int, pair: Pair) -> str:
+    return f"[{number}] {pair[1][:HASH_SHOWN]}\n{restore_braces(pair[0])}"
+
+
+def _searchable(reader: Reader, limit: int | None) -> Iterator[str]:
+    if not reader.discussion.has_memories:
+        return
+    with reader.memories() as memories:
+        count = memories.counts()["memories"]
+        start = max(0, count - (limit or count))
+        yield from _left_out(start)
+        for row in memories.all_memories(offset=start):
+            title = f" {restore_braces(_title(row['metadata_json']))}".rstrip()
+            yield f"[{row['id']}] {str(row['date_added'])[:10]}{title}\n{restore_braces(str(row['memory_text']))}"
+
+
+def _left_out(count: int) -> Iterator[str]:
+    if count:
+        yield f"({count} older ones are not shown)"
+
+
+def _title(metadata_json: Any) -> str:
+    try:
+        title = json.loads(metadata_json)["title"]
+    except (TypeError, ValueError, KeyError, RecursionError):
+        return ""
+    return title if isinstance(title, str) else ""
+
+
+# -- delete ------------------------------------------------------------------------------------------------------------
+
+
+def what_is_deleted(discussion: StoredDiscussion) -> str:
+    """The folders and the files outside of them, and copies that are left alone."""
+    outside = [file.path for file in discussion.files if os.path.dirname(file.path) not in discussion.folders]
+    lines = [
+        f"This deletes for good ({len(discussion.files)} files, {human_size(discussion.size)}):",
+        *(f"  {path}" for path in (*discussion.folders, *outside)),
+    ]
+    if discussion.has_memories and discussion.database() is None:
+        lines.append("  searchable memories")
+    copies = list(_copies(discussion))
+    return "\n".join(
+        lines + (["A copy that was made before stays:", *(f"  {copy}" for copy in copies)] if copies else [])
+    )
+
+
+def _copies(discussion: StoredDiscussion) -> Iterator[str]:
+    if discussion.key_hash:
+        paths = (
+            os.path.join(root, f"{discussion.key_hash}_backup", discussion.discussion_id) for root in discussion_roots()
+        )
+        yield from filter(os.path.isdir, paths)

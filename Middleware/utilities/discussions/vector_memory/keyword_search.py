@@ -1,0 +1,312 @@
+"""Find the memories that fit a list of phrases best, in bounded time.
+
+Every row that holds a phrase has to be scored before the best are known, and ``bm25`` counts all matches of every
+phrase in one go that nothing can interrupt. That is exact and quick for all ordinary searches. Dozens of phrases that
+nearly every memory holds would take seconds, though, and say little about any of them: ``bm25`` gives phrases of every
+second memory next to no weight. So:
+
+1. The rarest phrases, as many as match ``MOST_MATCHES`` rows together, are ranked exactly.
+2. What is left of the limit is filled with the best, of the ``NEWEST`` newest memories that match, by the
+   ``MOST_COMMON`` longest of the other phrases, or fewer in a large memory.
+
+A ranking that used up ``CPU_SECONDS`` all the same is given up for one within ``RARE_MATCHES``.
+
+The constants were chosen with ``python benchmarks/memory_search.py``; the figures next to them are what it prints for
+20,000 memories.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import logging
+import math
+import re
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.exceptions.early_termination_exception import CANCELLED
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.discussions.vector_memory.schema import RECENCY_BONUS, recency_score
+
+logger = logging.getLogger(__name__)
+
+# CPU time of this thread, so that a busy machine finds the same as an idle one. Without any limit 60 phrases that every
+# memory holds take 1.1 s; 50 ordinary ones take 17 ms.
+CPU_SECONDS = 0.4
+
+# For what CPU time does not show, such as a slow disk.
+WALL_SECONDS = 2.0
+
+# 60 phrases in every memory take 27 ms with 4,000 matches, 400 ms with 500,000, 1.1 s with all of them.
+MOST_MATCHES = 500_000
+RARE_MATCHES = 4_000
+
+# Phrases that say next to nothing; 25 of them take 40 ms more than 10.
+MOST_COMMON = 10
+
+# Time does not decide this one (100 to 10,000 cost the same): it is enough to fill any limit.
+NEWEST = 1_000
+
+# Steps of SQLite's machine between two looks at the clock: about a millisecond.
+_STEPS = 10_000
+
+
+# As many as a search for the names in the results of another search has (``memory_search.MOST_NAMES``).
+MOST_TERMS = 60
+# Characters. A longer term is a pasted text, which no memory holds literally.
+LONGEST_TERM = 1000
+_BULLET = re.compile(r"^(?:[-*+•–—]\s+|\(?\d{1,3}[.)]\s+)+")
+
+
+@dataclass(frozen=True)
+class KeywordSearch:
+    """What to look for.
+
+    Attributes:
+        phrases: literal FTS5 phrases, of which a row needs one.
+        weights: of the five index columns; None: all alike.
+        use_recency: the rank is multiplied by ``recency_score(date_added)``.
+    """
+
+    phrases: Sequence[str]
+    limit: int = 15
+    weights: Sequence[float] | None = None
+    use_recency: bool = False
+
+
+def split_query(query: str) -> list[str]:
+    """Return the terms of a query, separated by ``;``, or by line breaks where it does not occur; at most 60.
+
+    Lines may be the items of a list; their bullets and numbers are dropped.
+    """
+    parts = query.split(";")
+    if len(parts) == 1:
+        lines = [line.strip() for line in query.splitlines()]
+        parts = [_BULLET.sub("", line) for line in lines] if len(lines) > 1 else lines
+    terms = [part.strip() for part in parts if part.strip()]
+    if len(terms) > MOST_TERMS:
+        logger.warning("A memory search has %d terms; only the first %d are used", len(terms), MOST_TERMS)
+    return terms[:MOST_TERMS]
+
+
+def phrases_of(query: str) -> list[str]:
+    """Return the distinct terms as literal FTS5 phrases; nothing in them can act as an operator."""
+    phrases = (_phrase(term) for term in split_query(query))
+    return list(dict.fromkeys(phrase for phrase in phrases if phrase))
+
+
+def _phrase(term: str) -> str:
+    text = term[:LONGEST_TERM].replace("-", " ").replace("\0", " ").encode("utf-8", "replace").decode().strip()
+    return '"{}"'.format(text.replace('"', '""')) if text else ""
+
+
+def usable_weights(weights: object) -> list[float] | None:
+    """Return five real numbers, in the order of the index columns; None, with a warning, for anything else."""
+    if weights is None:
+        return None
+    # NaN and numbers beyond a float would make every comparison false or fail.
+    with contextlib.suppress(OverflowError):
+        if (
+            isinstance(weights, list | tuple)
+            and len(weights) == 5
+            and all(type(weight) in (int, float) and math.isfinite(weight) for weight in weights)
+        ):
+            return [float(weight) for weight in weights]
+    logger.warning("The weights of a memory search are not five numbers; they are ignored")
+    return None
+
+
+class _Clock:
+    """A progress handler that stops the statement when its time is over or the request is cancelled."""
+
+    def __init__(self, scope: CancelScope | None, limited: bool = True) -> None:
+        self._scope, self._limited = scope, limited
+        self._cpu, self._wall = time.thread_time() + CPU_SECONDS, time.monotonic() + WALL_SECONDS
+
+    def __call__(self) -> int:
+        if self._scope is not None and self._scope.cancelled:
+            return 1
+        return int(self._limited and (time.thread_time() > self._cpu or time.monotonic() > self._wall))
+
+
+def search_ids(database: sqlite3.Connection, search: KeywordSearch, scope: CancelScope | None = None) -> list[int]:
+    """Return the ids of the best rows, best first. Raises sqlite3.Error and EarlyTerminationException."""
+    if not search.phrases or search.limit < 1:
+        return []
+    try:
+        database.set_progress_handler(_Clock(scope), _STEPS)
+        return _best(database, search, MOST_MATCHES)
+    except sqlite3.OperationalError as error:
+        if not _is_interrupted(error, scope):
+            raise
+        database.set_progress_handler(_Clock(scope, limited=False), _STEPS)
+        return _best_without_time_limit(database, search, scope)
+    finally:
+        database.set_progress_handler(None, 0)
+
+
+def search_present_ids(
+    database: sqlite3.Connection, search: KeywordSearch, scope: CancelScope | None = None
+) -> list[int]:
+    """Return ``search_ids`` without rows whose memory was deleted by hand; other rows replace them."""
+    found = search_ids(database, search, scope)
+    present = _present(database, found)
+    if len(present) == len(found):
+        return found
+    strays = database.execute("SELECT count(*) FROM memories_fts WHERE rowid NOT IN (SELECT id FROM memories)")
+    more = replace(search, limit=search.limit + strays.fetchone()[0])
+    return _present(database, search_ids(database, more, scope))[: search.limit]
+
+
+def _present(database: sqlite3.Connection, numbers: Sequence[int]) -> list[int]:
+    return [
+        number for number in numbers if database.execute("SELECT 1 FROM memories WHERE id = ?", (number,)).fetchone()
+    ]
+
+
+def _best_without_time_limit(
+    database: sqlite3.Connection, search: KeywordSearch, scope: CancelScope | None
+) -> list[int]:
+    try:
+        return _best(database, search, RARE_MATCHES)
+    except sqlite3.OperationalError as error:
+        _is_interrupted(error, scope)
+        raise
+
+
+def _best(database: sqlite3.Connection, search: KeywordSearch, budget: int) -> list[int]:
+    """Return the best by the phrases within a budget of matches, then the best of the newest by some of the others."""
+    phrases = share_out(database, search.phrases, budget)
+    found = _ranked(database, search, phrases.rare) if phrases.rare else []
+    if phrases.common and len(found) < search.limit:
+        known = set(found)
+        some = max(1, min(MOST_COMMON, MOST_MATCHES // most_rows(database)))
+        newest = _ranked(database, search, phrases.common[:some], NEWEST)
+        found += [number for number in newest if number not in known]
+    if phrases.common:
+        logger.info(
+            "%d phrases of a memory search are too common to rank all memories that hold them", len(phrases.common)
+        )
+    return found[: search.limit]
+
+
+def _is_interrupted(error: sqlite3.OperationalError, scope: CancelScope | None) -> bool:
+    """Return whether the clock stopped the search. Raises EarlyTerminationException if the request was cancelled."""
+    if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+        return False
+    if scope is not None and scope.cancelled:
+        raise EarlyTerminationException("The request was cancelled during a memory search", CANCELLED)
+    return True
+
+
+def _ranked(
+    database: sqlite3.Connection, search: KeywordSearch, phrases: Sequence[str], newest: int | None = None
+) -> list[int]:
+    """Return the best of all rows that match, or of the ``newest`` ones."""
+    weights: list[float | str] = list(search.weights or ())
+    score = f"bm25(memories_fts{', ?' * len(weights)})"
+    matches = f"SELECT rowid, {score} AS score FROM memories_fts WHERE memories_fts MATCH ?"
+    values = [*weights, " OR ".join(phrases)]
+    if newest is not None:
+        matches, values = f"SELECT rowid, score FROM ({matches} ORDER BY rowid DESC LIMIT ?)", [*values, newest]
+    if search.use_recency:
+        return _best_by_recency(database, matches, values, search.limit)
+    return [row[0] for row in database.execute(f"{matches} ORDER BY score LIMIT ?", [*values, search.limit])]
+
+
+def _best_by_recency(
+    database: sqlite3.Connection, matches: str, values: Sequence[float | str], limit: int
+) -> list[int]:
+    """Return the rows with the lowest product of score and ``recency_score``. Reads no more dates than needed."""
+    rows = database.cursor()
+    # There may be very many, and tuples are the fastest.
+    rows.row_factory = None
+    # Without the LIMIT, SQLite would drop the order.
+    rows.execute(
+        f"""SELECT m.id, f.score, m.date_added FROM ({matches} ORDER BY score LIMIT -1) f
+                     CROSS JOIN memories m ON m.id = f.rowid""",
+        values,
+    )
+    # One moment for all rows: rows of the same score and date must stay equal while the clock goes on.
+    now = datetime.now(UTC)
+    # A heap of negated products and ids, so that the worst of the best is its first entry.
+    best: list[tuple[float, int]] = []
+    for number, score, date in rows:
+        # Even a memory of this moment would not be among the best any more.
+        if len(best) == limit and score * (1 + RECENCY_BONUS if score < 0 else 1) > -best[0][0]:
+            break
+        change = heapq.heappush if len(best) < limit else heapq.heappushpop
+        change(best, (-score * recency_score(date, now), -number))
+    return [-number for _, number in sorted(best, reverse=True)]
+
+
+# --- which phrases are rare enough to be ranked exactly ---
+
+_COUNT = (
+    "SELECT count(*), max(rowid) FROM (SELECT rowid FROM memories_fts WHERE memories_fts MATCH ? AND rowid > ? LIMIT ?)"
+)
+
+
+@dataclass(frozen=True)
+class PhraseBudget:
+    """Phrases that can be ranked together, without those that nothing holds, and the others.
+
+    The common ones come longest first, because those say most.
+    """
+
+    rare: list[str]
+    common: list[str]
+
+
+@dataclass
+class _Phrase:
+    """A phrase, how many matches were counted, the row of the last, and whether there may be more."""
+
+    text: str
+    matches: int = 0
+    last: int = -1 << 63
+    open: bool = True
+
+    def count(self, database: sqlite3.Connection, share: int) -> None:
+        """Continue counting, to one more than ``share``."""
+        found, last = database.execute(_COUNT, (self.text, self.last, share + 1 - self.matches)).fetchone()
+        self.matches += found
+        self.last = last if found else self.last
+        self.open = self.matches > share
+
+
+def share_out(database: sqlite3.Connection, phrases: Sequence[str], budget: int) -> PhraseBudget:
+    """Share out a budget of matches among phrases, reading no more matches than that. Raises sqlite3.Error.
+
+    What rare phrases leave of their equal share is shared out among the others.
+    """
+    rows = most_rows(database)
+    ordered = [_Phrase(phrase) for phrase in sorted(phrases, key=len)]
+    share = 0
+    while True:
+        uncounted = [phrase for phrase in ordered if phrase.open]
+        left = budget - sum(phrase.matches for phrase in ordered if not phrase.open)
+        # Even if every memory held each of them: at once in all but large memories.
+        if len(uncounted) * rows <= left:
+            uncounted = []
+            break
+        before, share = share, left // len(uncounted)
+        if share <= before:
+            break
+        for phrase in uncounted:
+            phrase.count(database, share)
+    left_out = {phrase.text for phrase in uncounted}
+    rare = [phrase.text for phrase in ordered if phrase.text not in left_out and (phrase.open or phrase.matches)]
+    common = sorted(uncounted, key=lambda phrase: -len(phrase.text))
+    return PhraseBudget(rare, [phrase.text for phrase in common])
+
+
+def most_rows(database: sqlite3.Connection) -> int:
+    """Return how many memories there can be at most: their ids start at 1."""
+    newest: int | None = database.execute("SELECT max(id) FROM memories").fetchone()[0]
+    return newest or 0

@@ -1,0 +1,377 @@
+"""What is done with the searchable memories of a discussion, wherever their rows are stored."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self, TypedDict, TypeVar
+
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.run_step import writing
+from Middleware.utilities.discussions.message_places import LoggedMessage, MessagePlace, place_from_text
+from Middleware.utilities.discussions.vector_memory import schema
+from Middleware.utilities.discussions.vector_memory.cache import RowsState, vectors_of
+from Middleware.utilities.discussions.vector_memory.encrypted_index import StoredRow, index_of
+from Middleware.utilities.discussions.vector_memory.keyword_search import KeywordSearch, phrases_of, usable_weights
+from Middleware.utilities.discussions.vector_memory.schema import Codec, is_token
+from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, file_named
+from Middleware.utilities.vector_math_utils import FLOAT_BYTES
+
+T = TypeVar("T")
+
+# SQLite's numbers end at 63 bits, more than memories ever get.
+MOST_ROWS = 1 << 31
+
+
+class MemoryRow(TypedDict):
+    """A row of the table ``memories``. Texts are in clear, except where it says "as stored": those may be tokens."""
+
+    id: int
+    discussion_id: str
+    memory_text: str
+    date_added: str
+    metadata_json: str | None
+
+
+@dataclass(frozen=True)
+class NewMemory:
+    """A memory to store; text and metadata as stored.
+
+    Attributes:
+        fields: the metadata in clear, for an index of words.
+        with_topics: let ``topics`` of the metadata be found too.
+    """
+
+    memory_text: str | None
+    metadata_json: str | None
+    date_added: str
+    fields: Mapping[str, object]
+    with_topics: bool
+
+
+class NewVector(TypedDict):
+    """A vector to store; ``vector`` as stored, ``dim``: how many numbers it has."""
+
+    memory_id: int
+    model: str
+    dim: int
+    vector: bytes | str
+
+
+class SearchableMemories(ABC):
+    """The memories of one discussion, for one pass: ``with state.memories() as memories: ...``.
+
+    A subclass contains the statements of one kind of database. Memories come as dicts of all columns, in clear.
+
+    All methods raise ``sqlite3.Error`` or OSError for a database that does not answer or is damaged; DataKeyError for
+    data of another key, or of any key without one; and EarlyTerminationException when ``scope`` is cancelled while they
+    wait. Each writing method is one transaction.
+    """
+
+    def __init__(self, discussion_id: str = "", cipher: Cipher = NO_CIPHER, scope: CancelScope | None = None) -> None:
+        self.discussion_id = discussion_id
+        self._cipher, self._codec, self._scope = cipher, Codec(cipher), scope
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def cipher(self) -> Cipher:
+        """What the memories are stored with: the given cipher, or that of another of its keys."""
+        return self._cipher
+
+    def _use_key_of(self, stored: object, file: str) -> None:
+        """Use the key with which the newest text is stored, if it is encrypted; ``file``: its name in messages."""
+        if is_token(stored):
+            assert isinstance(stored, str)
+            with file_named(file):
+                # What is encrypted with another of the cipher's keys keeps that key.
+                self._cipher = self._cipher.like(stored.encode("ascii"))
+            self._codec = Codec(self._cipher)
+
+    # -- the log of processed messages ---------------------------------------------------------------------------
+    def logged_messages(self, limit: int = 10) -> list[LoggedMessage]:
+        """Return the last messages of the chunks that were processed last, newest first."""
+        return [
+            LoggedMessage(message_hash, place_from_text(place))
+            for message_hash, place in self._log_rows(row_limit(limit))
+        ]
+
+    def log_hash(self, message_hash: str, place: MessagePlace | None = None) -> None:
+        """Log the last message of a processed chunk, with its position if that is known."""
+        self._transact(lambda: self._insert_hash(message_hash, place))
+
+    def _insert_hash(self, message_hash: str, place: MessagePlace | None) -> None:
+        self._insert_log(message_hash, utc_now(), None if place is None else json.dumps(place.as_json()))
+
+    # -- chunks that failed --------------------------------------------------------------------------------------
+    @abstractmethod
+    def count_failure(self, chunk: str) -> int:
+        """Count a failure of the chunk with this name and return how many there were in a row."""
+
+    @abstractmethod
+    def end_failures(self, chunk: str) -> None:
+        """Count the failures of this chunk from 1 again."""
+
+    # -- writing memories ----------------------------------------------------------------------------------------
+    def store_chunk(
+        self,
+        items: Sequence[tuple[str, str]],
+        message_hash: str | None,
+        index_topics: bool = False,
+        place: MessagePlace | None = None,
+    ) -> list[int]:
+        """Store the memories of a chunk, log the chunk as processed, and return the rows' ids; all or nothing.
+
+        Args:
+            items: text and metadata (a JSON object, stored as it is) of each memory.
+            message_hash: of the chunk; None logs nothing.
+            index_topics: let ``topics`` of the metadata be found too.
+            place: the position of the chunk's last message.
+
+        Raises ValueError for metadata that is not a JSON object.
+        """
+        encode = self._codec.encode_text
+        ready = [
+            NewMemory(encode(text), encode(metadata), utc_now(), schema.parse_metadata(metadata), index_topics)
+            for text, metadata in items
+        ]
+
+        def store() -> list[int]:
+            numbers = self._insert_memories(ready)
+            if message_hash is not None:
+                self._insert_hash(message_hash, place)
+            return numbers
+
+        with writing("vector", [text for text, _ in items], len(items), message_hash):
+            # The hash says that the messages of the chunk were in none that was stored before.
+            return self._transact(store, compare=message_hash is not None)
+
+    # -- changing memories by hand -------------------------------------------------------------------------------
+    # The log of processed messages stays as it is, so that nothing is written twice.
+    def change_text(self, number: int, text: str) -> None:
+        """Replace the text of a memory, also in its metadata. Its vectors go; a later pass makes new ones."""
+        row = next(iter(self.by_ids([number])))
+        try:
+            metadata = {**schema.parse_metadata(row["metadata_json"]), "summary": text}
+        # The text is found without its metadata, too.
+        except ValueError:
+            metadata = {"summary": text}
+        encode = self._codec.encode_text
+        stored, stored_metadata = encode(text), encode(json.dumps(metadata, ensure_ascii=False))
+        self._rewrite(lambda: self._update_memory(number, stored, stored_metadata))
+
+    def delete(self, number: int) -> None:
+        """Delete a memory with its words and its vectors."""
+        self._rewrite(lambda: self._delete_memory(number))
+
+    def delete_all(self) -> None:
+        """Delete all memories and the log of processed messages, so that all messages count as new."""
+        self._rewrite(self._delete_everything)
+
+    # -- finding memories ----------------------------------------------------------------------------------------
+    def keyword_search(
+        self, query: str, limit: int = 15, bm25_weights: Sequence[float] | None = None, use_recency: bool = False
+    ) -> list[MemoryRow]:
+        """Return the memories that fit the terms of ``query`` best; see ``keyword_search``."""
+        limit = row_limit(limit)
+        search = KeywordSearch(phrases_of(query), limit, usable_weights(bm25_weights), use_recency)
+        if not self.exists or not search.phrases or limit < 1:
+            return []
+        numbers = self._search_stored_index(search)
+        if numbers is None:
+            index = index_of(self.place, self._cipher)
+            numbers = index.search(search, self._rows_state, self._stored_rows, self._codec, self._scope)
+        return self.by_ids(numbers)
+
+    def nearest(self, vector: Sequence[float], model: str, limit: int) -> list[int]:
+        """Return the ids of the memories whose vectors of ``model`` are most like ``vector``, best first."""
+        if not self.exists:
+            return []
+        return vectors_of(self.place, model, self._cipher).nearest(
+            vector, row_limit(limit), self._rows_state, lambda known: self.embeddings(model, False, known), self._scope
+        )
+
+    def by_ids(self, numbers: Sequence[int]) -> list[MemoryRow]:
+        """Return the memories with these ids, in their order; missing ones are left out."""
+        found = {row["id"]: row for row in self._rows_by_ids(numbers)}
+        return [self._in_clear(found[number]) for number in numbers if number in found]
+
+    def all_memories(self, limit: int = -1, offset: int = 0) -> Iterator[MemoryRow]:
+        """Yield the memories, oldest first."""
+        for row in self._rows(MOST_ROWS if limit < 0 else row_limit(limit), row_limit(offset)):
+            yield self._in_clear(row)
+
+    def newest(self, limit: int, before: int | None = None) -> list[MemoryRow]:
+        """Return the newest memories, of those with an id below ``before``, newest first."""
+        rows = self._newest_rows(row_limit(limit), MOST_ROWS if before is None else row_limit(before))
+        return [self._in_clear(row) for row in rows]
+
+    # -- vectors -------------------------------------------------------------------------------------------------
+    def add_embeddings(self, embeddings: Sequence[tuple[int, bytes]], model: str) -> int:
+        """Store or replace a model's vectors of rows, as 32-bit floats; return how many."""
+        vectors = [
+            NewVector(
+                memory_id=number, model=model, dim=len(blob) // FLOAT_BYTES, vector=self._codec.encode_vector(blob)
+            )
+            for number, blob in embeddings
+        ]
+        self._transact(lambda: self._insert_vectors(vectors))
+        return len(vectors)
+
+    def embeddings(self, model: str, strays: bool = True, known: Collection[int] = ()) -> list[tuple[int, bytes]]:
+        """Return row ids and vectors of one model.
+
+        Args:
+            strays: include those of deleted memories.
+            known: leave out the vectors of these rows.
+        """
+        return [
+            (number, self._codec.decode_vector(vector)) for number, vector in self._vector_rows(model, strays, known)
+        ]
+
+    def without_embeddings(self, model: str, limit: int = 20) -> list[MemoryRow]:
+        """Return the oldest memories that have no vector of this model."""
+        return [self._in_clear(row) for row in self._rows_without_vector(model, row_limit(limit))]
+
+    # -- care ----------------------------------------------------------------------------------------------------
+    def rebuild_index(self) -> int:
+        """Rebuild the index of words from the memories; return how many there are."""
+        self._rewrite(lambda: None)
+        return self.counts()["memories"]
+
+    def change_cipher(self, cipher: Cipher) -> None:
+        """Store everything under another key, or in clear, in one transaction, and use that key from now on."""
+        target = Codec(cipher)
+        self._convert(target)
+        self._cipher, self._codec = cipher, target
+
+    def _in_clear(self, row: MemoryRow) -> MemoryRow:
+        # There may be more columns, which a user or a tool has added.
+        decode = self._codec.decode_text
+        return {**row, "memory_text": decode(row["memory_text"]), "metadata_json": decode(row["metadata_json"])}
+
+    # -- statements: the database --------------------------------------------------------------------------------
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where the rows are: the same for each object of one discussion, and for no other."""
+
+    @property
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether there is a place for memories, be it empty."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the use of the database. May be called twice."""
+
+    @abstractmethod
+    def _transact(self, action: Callable[[], T], compare: bool = False) -> T:
+        """Return the result of ``action``, a transaction that adds rows; it may be tried more than once.
+
+        Args:
+            compare: raise StateConflictError if others have written since the log was read. A database whose writers
+                cannot lose the lock on the discussion need not look.
+        """
+
+    @abstractmethod
+    def _rewrite(self, action: Callable[[], None]) -> None:
+        """Run ``action``, a transaction that changes rows; all indexes of words are rebuilt after it."""
+
+    @abstractmethod
+    def _convert(self, target: Codec) -> None:
+        """Store all texts and vectors as ``target`` does, in one transaction."""
+
+    # -- statements: reading. All return what is stored, and nothing where nothing exists. -------------------------
+    @abstractmethod
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of ``memories``, ``embeddings`` and ``hashes``."""
+
+    @abstractmethod
+    def processed_messages(self) -> list[tuple[str, str]]:
+        """Return the log of processed messages, the oldest first: hashes and times."""
+
+    @abstractmethod
+    def count_without_embeddings(self, model: str) -> int:
+        """Return the number of memories that have no vector of this model."""
+
+    @abstractmethod
+    def _log_rows(self, limit: int) -> list[tuple[str, str | None]]:
+        """Return the hashes and places (JSON) of the log, newest first."""
+
+    @abstractmethod
+    def _rows_by_ids(self, numbers: Sequence[int]) -> Iterable[MemoryRow]:
+        """Return the memories with these ids, in any order."""
+
+    @abstractmethod
+    def _rows(self, limit: int, offset: int) -> Iterable[MemoryRow]:
+        """Return the memories by id."""
+
+    @abstractmethod
+    def _newest_rows(self, limit: int, before: int) -> Iterable[MemoryRow]:
+        """Return the memories with an id below ``before``, the highest first."""
+
+    @abstractmethod
+    def _rows_without_vector(self, model: str, limit: int) -> Iterable[MemoryRow]:
+        """Return the memories without a vector of this model, by id."""
+
+    @abstractmethod
+    def _vector_rows(self, model: str, strays: bool, known: Collection[int]) -> Iterable[tuple[int, object]]:
+        """Return row ids and vectors of one model, by id; the arguments are those of ``embeddings``."""
+
+    # -- statements: searching -----------------------------------------------------------------------------------
+    @abstractmethod
+    def _search_stored_index(self, search: KeywordSearch) -> list[int] | None:
+        """Return what ``search_ids`` returns, from an index outside of the rows; None if there is no such index."""
+
+    @abstractmethod
+    def _rows_state(self) -> RowsState:
+        """Return a state of the rows; what is read afterwards may be newer."""
+
+    @abstractmethod
+    def _stored_rows(self, after: int, limit: int) -> list[StoredRow]:
+        """Return the memories with an id above ``after``, by id, for the index of words in memory."""
+
+    # -- statements: writing, inside ``_transact`` or ``_rewrite`` -------------------------------------------------
+    @abstractmethod
+    def _insert_log(self, message_hash: str, timestamp: str, place: str | None) -> None:
+        """Add to the log, with a time that is not before that of any other entry."""
+
+    @abstractmethod
+    def _insert_memories(self, memories: Sequence[NewMemory]) -> list[int]:
+        """Store the memories and return their ids. What is left of an earlier row with such an id goes."""
+
+    @abstractmethod
+    def _insert_vectors(self, vectors: Sequence[NewVector]) -> None:
+        """Store the vectors, or replace those of the same memory and model."""
+
+    @abstractmethod
+    def _update_memory(self, number: int, text: str | None, metadata: str | None) -> None:
+        """Replace text and metadata of a memory, and delete its vectors."""
+
+    @abstractmethod
+    def _delete_memory(self, number: int) -> None:
+        """Delete a memory with its vectors."""
+
+    @abstractmethod
+    def _delete_everything(self) -> None:
+        """Delete all memories, vectors and the log."""
+
+
+def row_limit(number: int) -> int:
+    return min(max(0, number), MOST_ROWS)
+
+
+def utc_now() -> str:
+    """Return the current time as it is stored: UTC, ISO 8601 with offset."""
+    return datetime.now(UTC).isoformat()
