@@ -106,7 +106,7 @@ class Conversations:
 
     async def show_work(self, workers: Sequence[Worker]) -> None:
         """Touch a file in the users' folders while nodes run. Does not return. Moving out does not interrupt it."""
-        from Middleware.addons.discussions.spaces import spaces
+        from Middleware.addons.postgres.moving import spaces
 
         roots: list[Path] = []
         while True:

@@ -15,12 +15,11 @@ from Middleware.addons.discussions.catalog import StoredDiscussion, all_discussi
 from Middleware.addons.discussions.damage_check import check
 from Middleware.addons.discussions.discussion_reader import Reader
 from Middleware.addons.discussions.memory_output import human_size, make_utf8, print_error, say
-from Middleware.addons.discussions.spaces import as_user, discussions_in_files, spaces
 from Middleware.addons.postgres.database import StateConnection, first_line
 from Middleware.addons.postgres.database_address import DATABASE_VARIABLE, SCHEMES, chosen_database
 from Middleware.addons.postgres.database_discussions import conversations_of, database_for_command
 from Middleware.addons.postgres.migrations import has_schema, migrate
-from Middleware.addons.postgres.moving import Outcome, move_in, move_out
+from Middleware.addons.postgres.moving import Outcome, as_user, discussions_in_files, move_in, move_out, spaces
 from Middleware.addons.postgres.stored_discussions import DiscussionName, discussion_names
 from Middleware.cli.arguments import (
     Parser,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import logging
 
-from Middleware.addons.discussions.spaces import discussions_in_files
 from Middleware.addons.postgres.documents import DatabaseDiscussions
+from Middleware.addons.postgres.moving import discussions_in_files
 from Middleware.addons.postgres.presence import Presence
 from Middleware.addons.postgres.shared_objects import install
 from Middleware.addons.postgres.stored_discussions import DiscussionName, discussion_names
