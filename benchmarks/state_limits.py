@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.recording import children, process_seconds
-from Middleware.addons.postgres import cancellations, gate, idempotency, presence
+from Middleware.addons.postgres import gate, presence, shared_objects
 from Tests.postgres_lab import Server, name_in, open_database, programs
 
 if TYPE_CHECKING:
@@ -152,9 +152,9 @@ def scripts() -> dict[str, str]:
         "version": version,
     }
     read = documents._READ % (_NAMES, "ARRAY[1, 1, 1]", "''", "''", _DISCUSSION)
-    register = idempotency._REGISTER % ("sha256((:k)::text::bytea)", "'r' || :client_id", "1")
-    release = idempotency._RELEASE % ("sha256((:k)::text::bytea)", "'r' || :client_id")
-    stop = cancellations._PASS_ON % (_quoted("r"), _quoted(""), "NULL", _quoted("cancel r"))
+    register = shared_objects._REGISTER_KEY % ("sha256((:k)::text::bytea)", "'r' || :client_id", "1")
+    release = shared_objects._RELEASE_KEY % ("sha256((:k)::text::bytea)", "'r' || :client_id")
+    stop = shared_objects._PASS_CANCELLATION_ON % (_quoted("r"), _quoted(""), "NULL", _quoted("cancel r"))
     return {
         PASSAGE: passage(1_000_000),
         WAITED: passage(1),

@@ -41,7 +41,7 @@ NOT_WHILE_IDLE = (
     "Middleware.services.memory.memory_search",
     "Middleware.services.memory_service",
     "Middleware.utilities.discussions.vector_memory",
-    "Middleware.addons.postgres.worker",
+    "Middleware.addons.postgres.state_database",
     "Middleware.addons.postgres.database",
     "Middleware.addons.postgres.worker_processes",
     "Middleware.workflows.tools.mcp.mcp_sessions",

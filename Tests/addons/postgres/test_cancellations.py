@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from Middleware.addons.postgres import cancellations as module
-from Middleware.addons.postgres.cancellations import MAX_ID, SharedCancellations
+from Middleware.addons.postgres import shared_objects as module
 from Middleware.addons.postgres.database import Database
+from Middleware.addons.postgres.shared_objects import MAX_ID, SharedCancellations
 from Middleware.exceptions import StateUnavailableError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.services.cancellation_service import CancellationService

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from Middleware.addons.postgres.database import Database
-from Middleware.addons.postgres.idempotency import SharedIdempotency
+from Middleware.addons.postgres.shared_objects import SharedIdempotency
 from Tests.workflows.engine_lab import until
 
 

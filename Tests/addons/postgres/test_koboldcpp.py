@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from Middleware.addons.postgres.database import Database
-from Middleware.addons.postgres.koboldcpp import SharedCallCounter
 from Middleware.addons.postgres.session import WorkerSession
+from Middleware.addons.postgres.shared_objects import SharedCallCounter
 from Tests.workflows.engine_lab import until
 
 HERE, THERE = "http://here/api/extra/abort", "http://there/api/extra/abort"

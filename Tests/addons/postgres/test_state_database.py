@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from Middleware.addons.postgres.database_address import is_encrypted_or_local, problem_of
-from Middleware.addons.postgres.worker import StateStartError, StateWorker
+from Middleware.addons.postgres.state_database import StateStartError, StateWorker
 from Tests.postgres_lab import PASSWORD, Server, eventually, name_in
 from Tests.tables import table
 
@@ -125,7 +125,7 @@ def test_who_may_read_on_the_way(sslmode: str, hosts: str, safe: bool) -> None:
 
 
 def test_a_database_that_is_not_there_yet_is_waited_for(own_postgres: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("Middleware.addons.postgres.worker._QUIET_SECONDS", 0)
+    monkeypatch.setattr("Middleware.addons.postgres.state_database._QUIET_SECONDS", 0)
     url = own_postgres.new_database()
     own_postgres.stop()
     told: list[str] = []
@@ -161,14 +161,14 @@ def test_another_program_on_the_port_is_named() -> None:
 
 
 def test_notifications_that_do_not_arrive(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("Middleware.addons.postgres.worker.notifications_arrive", lambda *arguments: False)
+    monkeypatch.setattr("Middleware.addons.postgres.state_database.notifications_arrive", lambda *arguments: False)
     assert "a pooler in transaction mode does not work here" in refusal(database_url, 60)
 
 
 def test_too_old_or_without_unicode(postgres: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     postgres.sql("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 OWNER wilmer")
     assert "has the encoding LATIN1" in refusal(postgres.url("latin"), 60)
-    monkeypatch.setattr("Middleware.addons.postgres.worker.OLDEST_SERVER", 99)
+    monkeypatch.setattr("Middleware.addons.postgres.state_database.OLDEST_SERVER", 99)
     assert "99 or newer is needed" in refusal(postgres.new_database(), 60)
 
 
