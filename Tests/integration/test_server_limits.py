@@ -160,7 +160,7 @@ def test_a_start_with_too_little_memory_says_so(waitress: str, tmp_path: Path, b
     )
     done = run_launcher(changed, "--PublicDirectory", tree.public, "--User", USER)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert "ERROR: The server needs 512 threads, and the system allows this process only" in done.stderr
+    assert "ERROR: The address space of this process is too small for the stacks of 512 threads" in done.stderr
 
 
 def answers(server: Launcher) -> bool:

@@ -43,11 +43,12 @@ SEND_BUFFER_BYTES = 65536
 # Of an answer, before the code that makes it has to wait for the client.
 UNSENT_BYTES = 1024 * 1024
 
-# The requests that Waitress works on at the same time where the system limits threads; elsewhere each connection may
-# have a thread, as a stream without one would wait until another ends. A thread that waits needs about 20 KB of memory.
+# The gate lets fewer requests wait than that, so that others are answered at once where the system allows so many
+# threads. No more are started where it limits address space.
 WORKER_THREADS = 512
 
-# Waitress's connections. Where select() takes the place of poll(), on Windows, it can handle 512 sockets.
+# Waitress's connections, each of which may have a thread: a stream without one would wait until another ends. A thread
+# that waits needs about 20 KB of memory. Where select() takes the place of poll(), on Windows, it handles 512 sockets.
 CONNECTIONS = 1000
 CONNECTIONS_WITH_SELECT = 450
 

@@ -9,11 +9,9 @@ import socket
 import sys
 import threading
 import time
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from wsgiref.types import WSGIApplication
 
@@ -41,14 +39,13 @@ logger = logging.getLogger(__name__)
 
 HAS_POLL = hasattr(select, "poll")
 
-# A limit on threads that is so many times higher than the server's number leaves enough for other programs.
-AMPLE_FACTOR = 10
-
 # What glibc takes if the limit on stacks says "unlimited".
 UNLIMITED_STACK_BYTES = 2 * 1024 * 1024
 
-# Of a container's control group, version 2 and version 1.
-PIDS_LIMITS = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")
+MORE_THREADS = (
+    "Let the server have more threads (ulimit -u, TasksMax of systemd, the pids limit of a container), or more address "
+    "space (ulimit -v)"
+)
 
 # While the server stops, its loop runs this often, to notice the end of the requests.
 STOPPING_ROUND_SECONDS = 0.05
@@ -57,7 +54,6 @@ STOPPING_ROUND_SECONDS = 0.05
 def waitress_settings() -> dict[str, object]:
     """Return Waitress's adjustments."""
     return {
-        "threads": limits.WORKER_THREADS,
         "connection_limit": limits.CONNECTIONS if HAS_POLL else limits.CONNECTIONS_WITH_SELECT,
         "asyncore_use_poll": HAS_POLL,
         # Those that wait, and the one that runs: Waitress must read on to notice that a client leaves.
@@ -117,9 +113,9 @@ class Dispatcher:
                 if others_work:
                     self._waiting.append(task)
             if others_work:
-                logger.error("A request waits until another ends: %s", error)
+                logger.error("A request waits until another ends: %s. %s", error, MORE_THREADS)
             else:
-                logger.error("A request is given up: %s", error)
+                logger.error("A request is given up: %s. %s", error, MORE_THREADS)
                 task.cancel()
 
     def _work(self, task: Any) -> None:
@@ -143,91 +139,29 @@ class Dispatcher:
 
 
 def allowed_threads() -> int:
-    """Return how many requests Waitress may work on at the same time.
+    """Return how many requests Waitress may work on at the same time. Raises StartError if that is too few.
 
-    Requests that wait at the gate leave some of WORKER_THREADS free for those that must be answered at once, so the
-    server must be able to have so many where the system limits threads. Raises StartError otherwise.
+    Only a limit on address space is looked at before: without memory a thread can die before it reports its start, and
+    ``Thread.start`` waits for that report without end. Any other shortage of threads is an error, which ``Dispatcher``
+    catches.
     """
-    count = limits.WORKER_THREADS
-    stack = _limited_stack_bytes()
-    threads_are_limited = _threads_are_limited(count)
-    if not stack and not threads_are_limited:
-        return max(count, limits.CONNECTIONS)
-    allowed = _stacks_with_space(stack, count) if stack else count
-    # Only with space for all stacks: without memory a thread can die before it reports its start, and Thread.start
-    # waits for that report without end.
-    if threads_are_limited and allowed == count:
-        allowed = _started_threads(count)
-    if allowed < count:
-        raise StartError(
-            f"The server needs {count} threads, and the system allows this process only {allowed}. Raise "
-            "the limit on memory (ulimit -v; each thread reserves address space for its stack) or on threads "
-            "(ulimit -u; the pids limit of a container)."
-        )
-    return count
-
-
-def _limited_stack_bytes() -> int:
-    """Return how much address space a thread's stack takes; 0 if the system does not limit address space."""
     if sys.platform == "win32":
-        return 0
+        return limits.CONNECTIONS
     import resource
 
     if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
-        return 0
+        return limits.CONNECTIONS
     stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
-    return threading.stack_size() or (UNLIMITED_STACK_BYTES if stack == resource.RLIM_INFINITY else stack)
-
-
-def _stacks_with_space(stack: int, count: int) -> int:
-    """Return how many threads, at most ``count``, have space for a stack of so many bytes."""
-    return bisect_left(range(1, count + 1), True, key=lambda threads: not _has_space(threads * stack))
-
-
-def _has_space(size: int) -> bool:
-    if sys.platform == "win32":
-        return True
+    size = limits.WORKER_THREADS * (UNLIMITED_STACK_BYTES if stack == resource.RLIM_INFINITY else stack)
     try:
         # It cannot be written to, so that it takes address space only: no memory is promised.
         mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ).close()
     except (OSError, MemoryError):
-        return False
-    return True
-
-
-def _threads_are_limited(count: int) -> bool:
-    """Return whether there is a limit on threads that may be too low."""
-    if sys.platform == "win32":
-        return False
-    import resource
-
-    processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    # All threads of the user's programs count. The usual limits are far above that.
-    few = processes != resource.RLIM_INFINITY and processes < AMPLE_FACTOR * count
-    return few or any(map(_is_set, PIDS_LIMITS))
-
-
-def _started_threads(count: int) -> int:
-    """Return how many threads, at most ``count``, the system lets the process start. Starting them takes 40 ms."""
-    end = threading.Event()
-    started = 0
-    try:
-        while started < count:
-            run_in_pool(end.wait, "thread-check")
-            started += 1
-    # Python raises it if the system cannot start another thread.
-    except RuntimeError:
-        pass
-    finally:
-        end.set()
-    return started
-
-
-def _is_set(limit: str) -> bool:
-    try:
-        return Path(limit).read_text(encoding="ascii").strip() != "max"
-    except OSError:
-        return False
+        raise StartError(
+            f"The address space of this process is too small for the stacks of {limits.WORKER_THREADS} threads, "
+            f"{size >> 20} MB in all. Raise the limit on it (ulimit -v)."
+        ) from None
+    return limits.WORKER_THREADS
 
 
 class Server(TcpWSGIServer):

@@ -7,16 +7,14 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from waitress import wasyncore
 
 from Middleware.cli.program import StartError
-from Middleware.cli.serving import limits, serve_waitress
 from Middleware.cli.serving.limits import CONNECTIONS, WORKER_THREADS
-from Middleware.cli.serving.serve_waitress import Dispatcher, allowed_threads, make_server
+from Middleware.cli.serving.serve_waitress import MORE_THREADS, Dispatcher, allowed_threads, make_server
 from Middleware.models.process import Process
 from Middleware.utilities import daemon_threads
 from Middleware.utilities.daemon_threads import DaemonThreadPool
@@ -141,56 +139,26 @@ def test_the_system_refuses_a_thread(
         dispatcher.add_task(alone)
         assert alone.cancelled and begun == [0, 1, 2]
     messages = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    waits = "A request waits until another ends: can't start new thread"
-    assert messages == [waits, waits, "A request is given up: can't start new thread"]
+    advice = f". {MORE_THREADS}"
+    waits = f"A request waits until another ends: can't start new thread{advice}"
+    assert messages == [waits, waits, f"A request is given up: can't start new thread{advice}"]
     dispatcher.add_task(Task(begun, 4))
     assert rest(pool, 1) and begun == [0, 1, 2, 4] and dispatcher._free == 5
 
 
-posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limits")
-
-
-def limited(monkeypatch: pytest.MonkeyPatch, limit: Path, content: str) -> None:
-    monkeypatch.setattr(limits, "WORKER_THREADS", 8)
-    limit.write_text(content, encoding="ascii")
-    monkeypatch.setattr(serve_waitress, "PIDS_LIMITS", (str(limit),))
-
-
-@posix
-def test_a_limit_of_the_container(pool: DaemonThreadPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """If there is one, the threads are started for once: the system knows best how many it allows."""
-    limited(monkeypatch, tmp_path / "pids.max", "100\n")
-    assert allowed_threads() == 8
-    assert rest(pool, 8)
-    pool._idle.clear()
-    with monkeypatch.context() as patch:
-        no_more_threads(patch, "thread-check")
-        with pytest.raises(StartError, match="needs 8 threads, and the system allows this process only 0"):
-            allowed_threads()
-
-
-@posix
-def test_a_limit_on_address_space(pool: DaemonThreadPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limits")
+def test_a_limit_on_address_space(pool: DaemonThreadPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the stacks have space is tried without threads: without memory one may never report its start."""
     import resource
 
-    space = 1 << 40
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (space, space))
-    limited(monkeypatch, tmp_path / "pids.max", "max\n")
-    assert allowed_threads() == 8
-    monkeypatch.setattr(threading, "stack_size", lambda: 1 << 46)
-    with pytest.raises(StartError, match="needs 8 threads, and the system allows this process only [0-2]\\."):
-        allowed_threads()
-    assert pool._idle == []
-
-
-@posix
-def test_without_a_limit_each_connection_may_have_a_thread(
-    pool: DaemonThreadPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    import resource
-
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    limited(monkeypatch, tmp_path / "pids.max", "max\n")
+    bytes_of = {resource.RLIMIT_AS: resource.RLIM_INFINITY, resource.RLIMIT_STACK: 1 << 20}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (bytes_of[kind], resource.RLIM_INFINITY))
     assert allowed_threads() == CONNECTIONS
+    bytes_of[resource.RLIMIT_AS] = 1 << 40
+    assert allowed_threads() == WORKER_THREADS
+    bytes_of[resource.RLIMIT_STACK] = resource.RLIM_INFINITY
+    assert allowed_threads() == WORKER_THREADS
+    bytes_of[resource.RLIMIT_STACK] = 1 << 46
+    with pytest.raises(StartError, match="too small for the stacks of 512 threads, 34359738368 MB in all"):
+        allowed_threads()
     assert pool._idle == []
