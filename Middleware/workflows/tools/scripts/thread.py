@@ -133,6 +133,8 @@ def _on_event(event: str, _args: object) -> None:
     if (event != "subprocess.Popen" and event not in _UNTRACEABLE) or (call := _current.get()) is None:
         return
     # The event names the command only; the object that will know the number is the one whose method raises the event.
+    # Without a look at it, psutil would find the children of this process, but not those of one script: another may
+    # start the same command at the same time, and a stop would end its processes too.
     # For one start that may be two events: subprocess.Popen starts most programs with os.posix_spawn.
     frame = sys._getframe(1)
     # By its name: run_eventlet.py has a second copy of the module.

@@ -9,6 +9,8 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -33,6 +35,11 @@ import os
 with open(sys.argv[1] + ".own", "w") as file:
     file.write(str(os.getpid()))
 os.replace(sys.argv[1] + ".new", sys.argv[1])
+time.sleep(60)
+"""
+TREE = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 time.sleep(60)
 """
 WAYS = {
@@ -144,6 +151,48 @@ def test_the_script_ends_within_its_moment_when_its_process_was_killed(
     with request_scope(request), pytest.raises(EarlyTerminationException):
         run_dynamic_module(path, sys.executable, str(parent), str(pids))
     assert len(running_scripts()) == 0 and caplog.records == []
+
+
+# As above.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_of_two_scripts_at_once_a_stop_ends_those_of_the_one_alone(
+    script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both start the same command at the same time: neither says whose process it is."""
+    path = script("""
+        import subprocess
+        def Invoke(python, code, both, pids):
+            both.wait(60)
+            started = [subprocess.Popen([python, "-c", code]) for _ in range(3)]
+            pids.extend(process.pid for process in started)
+            for process in started:
+                process.wait()
+        """)
+    monkeypatch.setattr(thread, "MOMENT_SECONDS", A_MOMENT_HERE)
+    both, requests = threading.Barrier(2), (RequestContext(), RequestContext())
+    pids: tuple[list[int], list[int]] = ([], [])
+
+    def run(request: RequestContext, own: list[int]) -> None:
+        with request_scope(request), pytest.raises(EarlyTerminationException):
+            run_dynamic_module(path, sys.executable, TREE, both, own)
+
+    with ThreadPoolExecutor(2) as pool:
+        calls = list(pool.map(partial(pool.submit, run), requests, pids))
+        try:
+            assert until(lambda: all(len(with_children(own)) == 6 for own in pids), 30)
+            one, other = map(with_children, pids)
+            requests[0].cancel_scope.cancel()
+            calls[0].result(60)
+            assert until(lambda: not any(map(runs, one))) and all(map(runs, other))
+        finally:
+            for request in requests:
+                request.cancel_scope.cancel()
+        calls[1].result(60)
+        assert until(lambda: not any(map(runs, other)))
+
+
+def with_children(pids: list[int]) -> list[int]:
+    return pids + [child.pid for pid in pids for child in psutil.Process(pid).children()]
 
 
 def test_those_of_a_script_that_has_ended_go_on(script: Callable[[str], str], tmp_path: Path) -> None:
