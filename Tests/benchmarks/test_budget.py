@@ -28,6 +28,7 @@ events.RequestLine.request_finished = request_finished
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_measures_the_same_twice_and_names_a_call_that_was_added(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -31,6 +30,7 @@ from Tests.integration.launcher import (
     standard_tree,
     stuck,
 )
+from Tests.postgres_lab import Server
 from Tests.stub_backend import Reply
 from Tests.workflows.engine_lab import until
 
@@ -39,40 +39,47 @@ PATIENCE = 60.0
 Start = Callable[..., list[Launcher]]
 
 
-@pytest.fixture
-def tree(tmp_path: Path, backend: Backend) -> ConfigTree:
-    tree = standard_tree(tmp_path / "Public", backend.url)
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory, shared_backend: Backend) -> ConfigTree:
+    tree = standard_tree(tmp_path_factory.mktemp("workers") / "Public", shared_backend.url)
     tree.write("ApiTypes/Kobold.json", api_type(type="koboldCppGenerate", maxNewTokensPropertyName="max_length"))
-    tree.write("Endpoints/Kobold.json", endpoint(backend.url, apiTypeConfigFileName="Kobold"))
+    tree.write("Endpoints/Kobold.json", endpoint(shared_backend.url, apiTypeConfigFileName="Kobold"))
     tree.shared("Kobold", llm_node("kobold", endpointName="Kobold", systemPrompt="node:kobold ", returnToUser=True))
     tree.shared("Locked", {"type": "WorkflowLock", "workflowLockId": "gate"}, llm_node("single", returnToUser=True))
     return tree
 
 
-@pytest.fixture
-def start(tree: ConfigTree, backend: Backend, database_url: str) -> Iterator[Start]:
-    """Starts so many servers on one database."""
+@contextlib.contextmanager
+def starting(tree: ConfigTree, backend: Backend, postgres: Server) -> Iterator[Start]:
+    """Starts so many servers on one new database."""
+    words = ["--PublicDirectory", str(tree.public), "--User", USER, "--database", postgres.new_database()]
     with contextlib.ExitStack() as running:
 
         def start(count: int, *arguments: str) -> list[Launcher]:
             return [
-                running.enter_context(
-                    Launcher(
-                        "run_waitress.py",
-                        "--PublicDirectory",
-                        tree.public,
-                        "--User",
-                        USER,
-                        "--database",
-                        database_url,
-                        *arguments,
-                        backend=backend,
-                    )
-                )
+                running.enter_context(Launcher("run_waitress.py", *words, *arguments, backend=backend))
                 for _ in range(count)
             ]
 
         yield start
+
+
+@pytest.fixture
+def start(tree: ConfigTree, backend: Backend, postgres: Server) -> Iterator[Start]:
+    with starting(tree, backend, postgres) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def shared_workers(tree: ConfigTree, shared_backend: Backend, postgres: Server) -> Iterator[list[Launcher]]:
+    with starting(tree, shared_backend, postgres) as start:
+        yield start(3, "--concurrency", "0")
+
+
+@pytest.fixture
+def workers(shared_workers: list[Launcher], backend: Backend) -> list[Launcher]:
+    """Three servers without a limit, which the tests leave running."""
+    return shared_workers
 
 
 def delete(server: Launcher, request_id: str) -> int:
@@ -87,9 +94,9 @@ def id_in(head: bytes) -> str:
 # -- stops -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_stop_on_another_worker(start: Start, backend: Backend) -> None:
+def test_a_stop_on_another_worker(workers: list[Launcher], backend: Backend) -> None:
     """How soon the back-end is free is measured elsewhere; here, that it is, and that the answer ends as it should."""
-    one, two = start(2, "--concurrency", "0")
+    one, two, _ = workers
     backend.replies.update(single=stuck("Once ", "upon ", "a "))
     seconds = []
     for count in range(1, 11):
@@ -106,8 +113,7 @@ def test_a_stop_on_another_worker(start: Start, backend: Backend) -> None:
         assert delete(one, unknown) == 200
 
 
-def test_a_retry_on_another_worker_stops_the_first_attempt(start: Start, backend: Backend) -> None:
-    workers = start(3, "--concurrency", "0")
+def test_a_retry_on_another_worker_stops_the_first_attempt(workers: list[Launcher], backend: Backend) -> None:
     backend.replies.update(single=Reply(never=True))
 
     def attempt(server: Launcher, key: str, api_key: str = "k") -> http.client.HTTPConnection:
@@ -209,8 +215,8 @@ def test_a_request_that_waits_too_long_for_another_worker(start: Start, backend:
 # -- workflow locks ----------------------------------------------------------------------------------------------------
 
 
-def test_a_workflow_lock_holds_on_all_workers(start: Start, backend: Backend) -> None:
-    one, two = start(2, "--concurrency", "0")
+def test_a_workflow_lock_holds_on_all_workers(workers: list[Launcher], backend: Backend) -> None:
+    one, two, _ = workers
     held = threading.Event()
     backend.replies.update(single=lambda request: says(request, "single", held=held))
     with contextlib.ExitStack() as open_:
@@ -227,8 +233,8 @@ def test_a_workflow_lock_holds_on_all_workers(start: Start, backend: Backend) ->
 # -- KoboldCpp ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_abort_spares_the_call_of_another_worker(start: Start, backend: Backend) -> None:
-    one, two = start(2, "--concurrency", "0")
+def test_an_abort_spares_the_call_of_another_worker(workers: list[Launcher], backend: Backend) -> None:
+    one, two, _ = workers
     backend.replies.update(kobold=Reply(never=True))
     with one.open("Kobold", stream=False), two.open("Kobold", stream=False) as second:
         calls = [backend.wait_call("kobold", PATIENCE, count) for count in (1, 2)]

@@ -95,6 +95,7 @@ def test_another_clone_of_the_commit_makes_the_same_wheel(wheel: Path, clone: Pa
     assert build(other, tmp_path / "built").read_bytes() == wheel.read_bytes()
 
 
+@pytest.mark.deep  # only releases have one
 def test_the_source_archive_makes_the_same_wheel(wheel: Path, clone: Path, tmp_path: Path) -> None:
     code = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
     subprocess.run([sys.executable, "-c", code], cwd=clone, check=True, capture_output=True, timeout=300)
