@@ -48,7 +48,8 @@ class Row:
         by: what starts it, if it is not a launcher: a name of ``STARTERS`` in ``places.py``.
         pages: what pages write to start it, where that is no launcher's command line.
         needs: of ``places.py``: what is prepared.
-        everywhere: every launcher takes part in what the row tests, so all are tried in each run.
+        everywhere: every launcher is tried in each run; others than Waitress only with ``--deep`` elsewhere. All that
+            a launcher does itself (listening on names, on both kinds of addresses, headers, keys) is in one of these.
         refusals: launchers that do not take these flags, and what they say. The exit status is 2 for ``NO_TRACES``,
             else 1.
         port: where it listens.
@@ -133,7 +134,7 @@ LISTENING = (
         everywhere=True,
     ),
     FRESH,
-    Row("--listen", (HERE, NEAR, *FORWARDED, STRANGER), everywhere=True),
+    Row("--listen", (HERE, NEAR, *FORWARDED, STRANGER)),
     Row(
         "--listen 192.168.1.5",
         (NEAR, FORWARDED[0], FORWARDED[2], Client("here", expects=CLOSED)),
@@ -142,12 +143,12 @@ LISTENING = (
     ),
     Row("--listen 192.168.1.5 --port 5001", (NEAR, FORWARDED[2]), host=LAN, port=5001),
     Row("--listen ::", (HERE, HERE6, NEAR, NEAR6, *FORWARDED, STRANGER, STRANGER6), everywhere=True),
-    Row("--listen fd77::1", (NEAR6, Client("here", expects=CLOSED)), host=LAN6, everywhere=True),
-    Row("--listen --allow-public", admitted(HERE, NEAR, *FORWARDED, STRANGER), everywhere=True),
-    Row("--listen :: --allow-public", admitted(HERE6, NEAR, NEAR6, STRANGER, STRANGER6), everywhere=True),
-    Row("--allow-public", (HERE, SHUT), everywhere=True),
-    Row(f"--accepted-keys-file {KEYS}", (*with_key(HERE), SHUT), everywhere=True),
-    Row(f"--listen --accepted-keys-file {KEYS}", with_key(HERE, NEAR, FORWARDED[2], STRANGER), everywhere=True),
+    Row("--listen fd77::1", (NEAR6, Client("here", expects=CLOSED)), host=LAN6),
+    Row("--listen --allow-public", admitted(HERE, NEAR, *FORWARDED, STRANGER)),
+    Row("--listen :: --allow-public", admitted(HERE6, NEAR, NEAR6, STRANGER, STRANGER6)),
+    Row("--allow-public", (HERE, SHUT)),
+    Row(f"--accepted-keys-file {KEYS}", (*with_key(HERE), SHUT)),
+    Row(f"--listen --accepted-keys-file {KEYS}", with_key(HERE, NEAR, FORWARDED[2], STRANGER)),
     Row(f"--listen :: --accepted-keys-file {KEYS}", with_key(HERE6, NEAR, NEAR6, STRANGER6), everywhere=True),
     Row(f"--listen --allow-public --accepted-keys-file {KEYS}", with_key(NEAR, STRANGER), everywhere=True),
     Row(
@@ -280,6 +281,7 @@ ELSEWHERE = {
     "lazy-apps = true": "the same",
 }
 """Starts by programs that the tests do not install, and where what they do is tried."""
+# Each flag alone, on every launcher: tried with --deep. In each run they are tried in the rows of TOGETHER.
 FLAGS = (
     Row("--ConfigDirectory FOLDER/Configs"),
     Row("--PublicDirectory FOLDER"),
@@ -339,6 +341,11 @@ TOGETHER = (
         name="all that go with several processes",
         needs=frozenset({"database"}),
         refusals={SERVER: "--workers is for run_waitress.py only", EVENTLET: NO_TRACES},
+    ),
+    Row(
+        "--User alice --User bob --port 5050 --workers 1 --concurrency 0 --console off --record off",
+        name="all that leave something out",
+        port=5050,
     ),
 )
 ROWS = (*LISTENING, *PAGES, *FLAGS, *TOGETHER)

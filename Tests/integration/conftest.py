@@ -10,6 +10,8 @@ import pytest
 
 from Tests.integration.launcher import LAUNCHERS, SERVER, USER, Backend, ConfigTree, Launcher, standard_tree
 
+EVENTLET = LAUNCHERS[-1]
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what needs a launcher on Waitress, and what is marked as ``contract`` on every launcher."""
@@ -30,6 +32,20 @@ def launchers_for(test: pytest.Function) -> list[Any]:
         pytest.param(script, marks=[pytest.mark.deep] if script == SERVER and SERVER not in contract.args else [])
         for script in LAUNCHERS
     ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of a test marked as ``contract``, run one on Eventlet each time, and all when deep tests run."""
+    seen = set()
+    for item in items:
+        if not isinstance(item, pytest.Function) or item.get_closest_marker("contract") is None:
+            continue
+        if getattr(item, "callspec", None) is not None and item.callspec.params.get("script") == EVENTLET:
+            test = item.path, item.originalname
+            if test in seen:
+                item.add_marker(pytest.mark.deep)
+            seen.add(test)
 
 
 class Servers:

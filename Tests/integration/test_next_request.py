@@ -30,7 +30,7 @@ ANSWER = {"type": "StaticResponse", "content": "answer", "returnToUser": True}
 PAIRS = amount(4, 250)
 # Of an unknown session. They make each search for a lock take milliseconds, and so the end of a run: sent before that,
 # the last byte would leave its client time for the next request.
-OTHER_LOCKS = 30_000
+OTHER_LOCKS = amount(10_000, 30_000)
 _LENGTH = re.compile(rb"(?im)^content-length: *(\d+)")
 _ID = re.compile(rb"(?im)^x-request-id: *(\S+)")
 

@@ -20,6 +20,7 @@ import pytest
 
 from Middleware.cli.commands import all_commands
 from Middleware.cli.standard_streams import READER_GONE
+from Tests.amounts import alternate
 from Tests.integration.launcher import (
     LAUNCHERS,
     PROJECT,
@@ -123,7 +124,8 @@ def test_every_command_and_script_has_a_row() -> None:
     assert sorted(LINES) == sorted({*all_commands(), *SCRIPTS}.difference(SERVERS))
 
 
-@table("name", LINES)
+@pytest.mark.amounts
+@table("name", alternate(LINES, 2))
 def test_it_ends_without_a_word_when_its_reader_has_gone(name: str, tree: ConfigTree, backend: Backend) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -135,7 +137,8 @@ def test_it_ends_without_a_word_when_its_reader_has_gone(name: str, tree: Config
 
 
 @posix
-@table("name", LINES)
+@pytest.mark.amounts
+@table("name", alternate(LINES, 2, 1))
 def test_a_stream_that_is_closed_from_the_beginning_is_none_of_its_business(
     name: str, tree: ConfigTree, backend: Backend
 ) -> None:
