@@ -10,10 +10,11 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." || exit 1
 
 . Scripts/developer/environment.sh
 
-others=1 chosen=()
+others=1 chosen=() processes=2
 if [ "${1-}" = --python ]; then
     shift
-    others='' chosen=(--ignore=Tests/clients/test_coding_agents.py --ignore=Tests/clients/test_npm_clients.py)
+    # A second process would import all of the packages once more, which takes as long as half of their tests.
+    others='' processes=0 chosen=(--ignore=Tests/clients/test_coding_agents.py --ignore=Tests/clients/test_npm_clients.py)
 fi
 
 # left_out WHAT WHY: say what is not tested, which .ci/run does not accept.
@@ -61,5 +62,5 @@ for job in "${waiting[@]}"; do
     wait "$job" || exit 1
 done
 # Agents and packages wait most of the time, so they run side by side; the agents, which take longest, begin first.
-exec venv-clients/bin/python -m pytest -m clients Tests/clients --tb=short -n 2 --dist loadfile --no-loadscope-reorder \
-    ${chosen[@]+"${chosen[@]}"} "$@"
+exec venv-clients/bin/python -m pytest -m clients Tests/clients --tb=short -n "$processes" --dist loadfile \
+    --no-loadscope-reorder ${chosen[@]+"${chosen[@]}"} "$@"
