@@ -9,6 +9,7 @@ import socketserver
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ def load_property_profile() -> None:
     settings.load_profile("repeatable")
 
 
+@cache
 def marker_of(path: Path) -> str | None:
     """Return the marker of the tests in this file or folder."""
     if not path.is_relative_to(TESTS):

@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,7 @@ def modules_named(path: Path) -> set[str]:
     return found
 
 
+@cache
 def imported(name: str) -> set[str]:
     """The other add-ons that an add-on imports."""
     files = (ADDONS / name).rglob("*.py")

@@ -96,7 +96,7 @@ def ask(server: Launcher, model: str, messages: list[dict[str, Any]], key: str =
     """One chat completion with a client's key, and everything that runs after its answer."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
-        done = server.output().count("done after")
+        since = server.output_size()
         connection.request(
             "POST",
             "/v1/chat/completions",
@@ -105,7 +105,7 @@ def ask(server: Launcher, model: str, messages: list[dict[str, Any]], key: str =
         )
         response = connection.getresponse()
         answer = Response(response.status, dict(response.getheaders()), response.read())
-        until(lambda: server.output().count("done after") > done, 10 if answer.status == 200 else 0.5)
+        until(lambda: "done after" in server.output(since), 10 if answer.status == 200 else 0.5)
         return answer
     finally:
         connection.close()

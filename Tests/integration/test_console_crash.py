@@ -25,6 +25,8 @@ from Tests.integration.launcher import USER, Backend, stuck
 from Tests.workflows.engine_lab import until
 
 CLIENTS = 3
+# Of a client between two requests: it is the number of runs at each moment that counts, not the speed of the machine.
+PAUSE = 0.02
 # A second is promised. The disk of a loaded machine takes longer.
 SURELY_WRITTEN = 3.0
 
@@ -55,6 +57,7 @@ def ask_until_killed(console: Console, crashes: Crashes) -> None:
             return
         if b"[DONE]" in answer.body:
             crashes.ended.append((answer.headers["x-request-id"], time.monotonic(), number))
+        time.sleep(PAUSE)
 
 
 def kill_under_load(console: Console, crashes: Crashes, seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import random
 import subprocess
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.addons.postgres import state_command
 from Tests.amounts import amount
 from Tests.integration.launcher import USER, Launcher, Response, run_launcher
 from Tests.integration.memory_chat import Exchange, MemoryBackend, conversation, memory_tree
@@ -57,19 +59,11 @@ class Site:
     def export(self) -> Stored:
         """What a server in file mode would have, which must hold nothing twice and nothing less than before."""
         target = self.folder / "export"
-        done = run_launcher(
-            "run_waitress.py",
-            "state",
-            "export",
-            "--to",
-            target,
-            "--replace",
-            "--PublicDirectory",
-            self.tree.public,
-            "--database",
-            self.url,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        words = ["export", "--to", str(target), "--replace", "--PublicDirectory", str(self.tree.public)]
+        # Not as a process: it is asked after each turn.
+        with contextlib.redirect_stdout(io.StringIO()) as told, contextlib.redirect_stderr(told):
+            status = state_command.main([*words, "--database", self.url])
+        assert status == 0, told.getvalue()
         folder = target / self.name
         if folder.is_dir():
             self.stored = check(folder, self.folder, self.stored, self.sent)

@@ -93,17 +93,17 @@ def test_importing_every_module_builds_nothing() -> None:
 
 def test_no_module_keeps_an_object_of_its_own() -> None:
     """Classes of this program are instantiated at import only where the instance is a value."""
-    paths = list((ROOT / "Middleware").rglob("*.py"))
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "Middleware").rglob("*.py")}
     classes = {
         node.name
-        for path in paths
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for tree in trees.values()
+        for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and not _is_frozen(node)
     } - VALUES
     kept = [
         f"{path.relative_to(ROOT)}:{statement.lineno}"
-        for path in paths
-        for statement in ast.parse(path.read_text(encoding="utf-8")).body
+        for path, tree in trees.items()
+        for statement in tree.body
         if isinstance(statement, (ast.Assign, ast.AnnAssign))
         and isinstance(statement.value, ast.Call)
         and _called(statement.value) in classes

@@ -47,12 +47,16 @@ def last_text(request: RecordedRequest) -> str:
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Wait for ``condition``, far longer than even a busy machine needs; return whether it came true."""
-    end = time.monotonic() + seconds
+    """Wait for ``condition``, far longer than even a busy machine needs; return whether it came true.
+
+    A condition may cost a request, so it is asked the less often the longer it takes.
+    """
+    began = time.monotonic()
     while not condition():
-        if time.monotonic() > end:
+        waited = time.monotonic() - began
+        if waited > seconds:
             return False
-        time.sleep(0.005)
+        time.sleep(min(max(waited / 10, 0.003), 0.1))
     return True
 
 
