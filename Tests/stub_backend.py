@@ -8,7 +8,8 @@
 
 Requests beyond the script get ``backend.default``; ``backend.responder`` (request -> Reply or None) comes before both.
 A server that is more than a function overrides ``respond``. What such functions are put together from is below:
-``chat_answer`` and other replies, ``page_of``, ``node_of``; ``backend_dialects`` speaks the other dialects.
+``chat_answer`` and other replies, ``page_of``, ``node_of``; ``backend_dialects`` speaks the other dialects. The LLM
+server of the demo is another one, because it is a part of the program, which knows no tests.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from Middleware.utilities.discussions.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import NO_CIPHER
 from Middleware.utilities.once import Once
 from Middleware.utilities.vector_math_utils import blob_to_vector
-from Tests.backend_dialects import openai_embeddings
+from Tests.backend_dialects import embed, openai_embeddings
 from Tests.llmapis.lab import Lab
 from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
 from Tests.utilities.discussions.vector_memory.lab import CIPHER, item, opened
@@ -27,7 +27,7 @@ from Tests.utilities.discussions.vector_memory.lab import CIPHER, item, opened
 
 def answer(request: Any) -> Reply:
     """One vector for each text: its length, and 1."""
-    return json_reply(openai_embeddings([[len(text), 1] for text in request.json["input"]]))
+    return embed(request, lambda text: [len(text), 1])
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from Middleware.common.constants import EMBEDDINGS
 from Middleware.common.fair_semaphore import FairSemaphore
 from Tests.api.api_lab import Answer, ApiLab, settled
 from Tests.api.handlers.impl.test_api_cancellation import Server, ended_in_time
-from Tests.backend_dialects import PROMPT_TOKENS, ollama_embeddings, openai_embeddings
+from Tests.backend_dialects import PROMPT_TOKENS, embed, openai_embeddings
 from Tests.llmapis.queue_lab import one_slot_for_calls, taken
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, status_reply
 from Tests.tables import table
@@ -36,8 +36,7 @@ def vectors(texts: list[str]) -> list[list[float]]:
 
 
 def respond(request: RecordedRequest) -> Reply:
-    answer = openai_embeddings if request.path == OPENAI else ollama_embeddings
-    return json_reply(answer(vectors(request.json["input"])))
+    return embed(request, lambda text: vectors([text])[0])
 
 
 class EmbeddingsLab(ApiLab):
