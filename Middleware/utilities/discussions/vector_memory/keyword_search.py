@@ -5,7 +5,8 @@ phrase in one go that nothing can interrupt. That is exact and quick for all ord
 nearly every memory holds would take seconds, though, and say little about any of them: ``bm25`` gives phrases of every
 second memory next to no weight. So:
 
-1. The rarest phrases, as many as match ``MOST_MATCHES`` rows together, are ranked exactly.
+1. The phrases with no more than an equal share of ``MOST_MATCHES`` matches are ranked exactly; all of them where the
+   memory is small enough.
 2. What is left of the limit is filled with the best, of the ``NEWEST`` newest memories that match, by the
    ``MOST_COMMON`` longest of the other phrases, or fewer in a large memory.
 
@@ -181,17 +182,15 @@ def _best_without_time_limit(
 
 def _best(database: sqlite3.Connection, search: KeywordSearch, budget: int) -> list[int]:
     """Return the best by the phrases within a budget of matches, then the best of the newest by some of the others."""
-    phrases = share_out(database, search.phrases, budget)
-    found = _ranked(database, search, phrases.rare) if phrases.rare else []
-    if phrases.common and len(found) < search.limit:
+    rare, common = share_out(database, search.phrases, budget)
+    found = _ranked(database, search, rare) if rare else []
+    if common and len(found) < search.limit:
         known = set(found)
         some = max(1, min(MOST_COMMON, MOST_MATCHES // most_rows(database)))
-        newest = _ranked(database, search, phrases.common[:some], NEWEST)
+        newest = _ranked(database, search, common[:some], NEWEST)
         found += [number for number in newest if number not in known]
-    if phrases.common:
-        logger.info(
-            "%d phrases of a memory search are too common to rank all memories that hold them", len(phrases.common)
-        )
+    if common:
+        logger.info("%d phrases of a memory search are too common to rank all memories that hold them", len(common))
     return found[: search.limit]
 
 
@@ -247,63 +246,24 @@ def _best_by_recency(
 
 # --- which phrases are rare enough to be ranked exactly ---
 
-_COUNT = (
-    "SELECT count(*), max(rowid) FROM (SELECT rowid FROM memories_fts WHERE memories_fts MATCH ? AND rowid > ? LIMIT ?)"
-)
+_COUNT = "SELECT count(*) FROM (SELECT rowid FROM memories_fts WHERE memories_fts MATCH ? LIMIT ?)"
 
 
-@dataclass(frozen=True)
-class PhraseBudget:
-    """Phrases that can be ranked together, without those that nothing holds, and the others.
+def share_out(database: sqlite3.Connection, phrases: Sequence[str], budget: int) -> tuple[list[str], list[str]]:
+    """Return the phrases that can be ranked together within a budget of matches, and those that are too common.
 
-    The common ones come longest first, because those say most.
+    A phrase is rare if it has no more than an equal share of the matches. Those that nothing holds are left out of a
+    large memory. The common ones come longest first, because those say most. Reads no more matches than the budget.
+    Raises sqlite3.Error.
     """
-
-    rare: list[str]
-    common: list[str]
-
-
-@dataclass
-class _Phrase:
-    """A phrase, how many matches were counted, the row of the last, and whether there may be more."""
-
-    text: str
-    matches: int = 0
-    last: int = -1 << 63
-    open: bool = True
-
-    def count(self, database: sqlite3.Connection, share: int) -> None:
-        """Continue counting, to one more than ``share``."""
-        found, last = database.execute(_COUNT, (self.text, self.last, share + 1 - self.matches)).fetchone()
-        self.matches += found
-        self.last = last if found else self.last
-        self.open = self.matches > share
-
-
-def share_out(database: sqlite3.Connection, phrases: Sequence[str], budget: int) -> PhraseBudget:
-    """Share out a budget of matches among phrases, reading no more matches than that. Raises sqlite3.Error.
-
-    What rare phrases leave of their equal share is shared out among the others.
-    """
-    rows = most_rows(database)
-    ordered = [_Phrase(phrase) for phrase in sorted(phrases, key=len)]
-    share = 0
-    while True:
-        uncounted = [phrase for phrase in ordered if phrase.open]
-        left = budget - sum(phrase.matches for phrase in ordered if not phrase.open)
-        # Even if every memory held each of them: at once in all but large memories.
-        if len(uncounted) * rows <= left:
-            uncounted = []
-            break
-        before, share = share, left // len(uncounted)
-        if share <= before:
-            break
-        for phrase in uncounted:
-            phrase.count(database, share)
-    left_out = {phrase.text for phrase in uncounted}
-    rare = [phrase.text for phrase in ordered if phrase.text not in left_out and (phrase.open or phrase.matches)]
-    common = sorted(uncounted, key=lambda phrase: -len(phrase.text))
-    return PhraseBudget(rare, [phrase.text for phrase in common])
+    ordered = sorted(phrases, key=len)
+    # Even if every memory held each of them: at once in all but large memories.
+    if len(ordered) * most_rows(database) <= budget:
+        return ordered, []
+    share = budget // len(ordered)
+    matches = {phrase: database.execute(_COUNT, (phrase, share + 1)).fetchone()[0] for phrase in ordered}
+    common = [phrase for phrase in ordered if matches[phrase] > share]
+    return [phrase for phrase in ordered if 0 < matches[phrase] <= share], sorted(common, key=len, reverse=True)
 
 
 def most_rows(database: sqlite3.Connection) -> int:
