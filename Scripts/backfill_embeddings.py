@@ -187,10 +187,10 @@ def _web_address(text: str) -> str:
 def _of_database(options: argparse.Namespace) -> Iterator[tuple[SearchableMemories, Lock]]:
     """The memories of a conversation in a state database. Raises CannotStartError, StartError, WilmerError."""
     require_database_packages("--database")
-    from Middleware.addons.postgres.database_discussions import conversations_of
+    from Middleware.addons.postgres.database_discussions import discussions_of
 
     apply_directories(options, [options.User] if options.User else [])
-    with conversations_of(options.database, "backfill"):
+    with discussions_of(options.database, "backfill"):
         try:
             state = stored_discussion(options.discussion, options.key_folder)
             with state.memories() as memories:

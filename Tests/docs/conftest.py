@@ -7,33 +7,33 @@ from collections.abc import Iterator
 import pytest
 
 from Tests.docs.checking import Checker
+from Tests.docs.fake_services import FakeServices
 from Tests.docs.running import Example, Runner
 from Tests.docs.sandbox import USER, Sandbox
-from Tests.docs.stand_ins import StandIns
 from Tests.integration.launcher import Launcher
 
 
 @pytest.fixture(scope="session")
-def stand_ins() -> Iterator[StandIns]:
-    with StandIns() as stand_ins:
-        yield stand_ins
+def services() -> Iterator[FakeServices]:
+    with FakeServices() as services:
+        yield services
 
 
 @pytest.fixture(scope="session")
-def checker(stand_ins: StandIns, tmp_path_factory: pytest.TempPathFactory) -> Checker:
-    return Checker(Sandbox(tmp_path_factory.mktemp("checked"), stand_ins.url))
+def checker(services: FakeServices, tmp_path_factory: pytest.TempPathFactory) -> Checker:
+    return Checker(Sandbox(tmp_path_factory.mktemp("checked"), services.url))
 
 
 @pytest.fixture(scope="session")
-def runner(stand_ins: StandIns, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+def runner(services: FakeServices, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     """Tries examples; nothing is tried yet."""
-    sandbox = Sandbox(tmp_path_factory.mktemp("run"), stand_ins.url)
+    sandbox = Sandbox(tmp_path_factory.mktemp("run"), services.url)
     sandbox.change_base_user(
         {
             "offlineWikiApiHost": "127.0.0.1",
-            "offlineWikiApiPort": stand_ins.port,
+            "offlineWikiApiPort": services.port,
             "offlineResearcherApiHost": "127.0.0.1",
-            "offlineResearcherApiPort": stand_ins.port,
+            "offlineResearcherApiPort": services.port,
         }
     )
     with Launcher(
@@ -46,7 +46,7 @@ def runner(stand_ins: StandIns, tmp_path_factory: pytest.TempPathFactory) -> Ite
         "0",
         folders=(sandbox.folder, sandbox.home),
     ) as server:
-        yield Runner(sandbox, stand_ins, server)
+        yield Runner(sandbox, services, server)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A stand-in for any MCP server over stdio: ``python mcp_server.py '{"tool": "what it says"}'``."""
+"""A fake of any MCP server over stdio: ``python mcp_server.py '{"tool": "what it says"}'``."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from typing import Any
 from Middleware.utilities.config.store import REVALIDATE_SECONDS
 from Tests.docs.blocks import Block, blocks, whole_files
 from Tests.docs.checking import rounds
+from Tests.docs.fake_services import RESEARCH, FakeServices
 from Tests.docs.markdown import Page
 from Tests.docs.sandbox import USER, Sandbox, scripts
-from Tests.docs.stand_ins import RESEARCH, StandIns
 from Tests.integration.launcher import PROJECT, Launcher, streamed_text
 from Tests.workflows.engine_lab import until
 
@@ -84,8 +84,8 @@ class Runner:
         ran: the names of the workflows that ran meanwhile, by page.
     """
 
-    def __init__(self, sandbox: Sandbox, stand_ins: StandIns, server: Launcher) -> None:
-        self._sandbox, self._stand_ins, self._server = sandbox, stand_ins, server
+    def __init__(self, sandbox: Sandbox, services: FakeServices, server: Launcher) -> None:
+        self._sandbox, self._services, self._server = sandbox, services, server
         self.results: dict[str, list[str]] = {}
         self.ran: dict[str, set[str]] = {}
         self._discussions: dict[str, str] = {}  # id -> place of the example that has it
@@ -122,10 +122,10 @@ class Runner:
         return ()
 
     def _as_it_runs(self, example: Example, block: Block, text: str) -> str:
-        """A file in which every server is the stand-in."""
+        """A file in which every server is the fake one."""
         folder, _, name = block.value.partition("/")
         if folder == "Endpoints":
-            return json.dumps({**json.loads(text), "endpoint": self._stand_ins.url})
+            return json.dumps({**json.loads(text), "endpoint": self._services.url})
         if folder == "MCPServers":
             server = name.removesuffix(".json")
             tools = {
@@ -142,18 +142,18 @@ class Runner:
             )
         web = text
         for address in sorted(example.of_page("web"), reverse=True):
-            web = web.replace(address, self._stand_ins.web_page(address))
+            web = web.replace(address, self._services.web_page(address))
         return text if web == text else _PRIVATE.sub(r"\1false", _HOSTS.sub(r'\1["127.0.0.1"]', web))
 
     # -- requests ----------------------------------------------------------------------------------------------------
     def _try(self, example: Example) -> Iterator[str]:
         how, logged = example.how, self._server.output_size()
-        self._stand_ins.begin(how.get("replies", {}), how.get("web", {}), how.get("researcher", RESEARCH))
+        self._services.begin(how.get("replies", {}), how.get("web", {}), how.get("researcher", RESEARCH))
         self._before(example)
         requests = how.get("requests") or [how]
         for number, request in enumerate(requests, 1):
             which = f"request {number}: " if len(requests) > 1 else ""
-            self._stand_ins.add_replies(request.get("replies", {}) if request is not how else {})
+            self._services.add_replies(request.get("replies", {}) if request is not how else {})
             yield from (f"{example.block.place}: {which}{text}" for text in self._ask(example, {**how, **request}))
         for path, text in how.get("writes", {}).items():
             file = self._sandbox.place(path)
@@ -180,7 +180,7 @@ class Runner:
 
     def _ask(self, example: Example, request: Mapping[str, Any]) -> Iterator[str]:
         """One request; what is wrong with its answer."""
-        prompts = len(self._stand_ins.prompts)
+        prompts = len(self._services.prompts)
         logged = self._server.output_size()
         status, answer = self._answer(self._body(example, request), bool(request.get("stream")))
         if status != 200:
@@ -188,7 +188,7 @@ class Runner:
             return
         if not until(lambda: "done after" in self._server.output(logged), 15.0):
             yield "it does not end"
-        sent = self._stand_ins.prompts[prompts:]
+        sent = self._services.prompts[prompts:]
         for text in _list(request.get("expect")):
             if text not in answer:
                 yield f"the answer lacks {text!r}: {answer!r}\n    prompts: {sent}"

@@ -65,7 +65,7 @@ def own_process() -> Iterator[None]:
 
 
 class Sandbox:
-    """A folder with ``Public`` and with stand-ins for the home and root folder that examples name.
+    """A folder with ``Public`` and with substitutes for the home and root folder that examples name.
 
     ``backend``: the address of the LLM server that ``init`` is given.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from functools import cache
 
 from Tests.docs.markdown import Page
@@ -31,6 +32,14 @@ NAMES_OF_ADD_ONS = sorted(path.parent.name for path in (PROJECT / "Middleware/ad
 FILES = sorted(
     {code.text for page in (*EXPLAINED, GLOSSARY, INDEX) for code in page.codes if _FILE.fullmatch(code.text)}
 )
+TWINS = {
+    "__init__.py": "each package has one",
+    "addon.py": "each add-on has one, which starts read",
+    "messages.py": "the two ends of one conversion, both of the spine",
+    "openai_api_handler.py": "a client's dialect and a back-end's; the design documents name both",
+    "store.py": "the files of the configuration, and the memories of one discussion",
+}
+"""The only names that several modules have, with the reason."""
 ROWS = sorted({code.line for code in INDEX.codes})
 NAMES = sorted({code.text for page in EXPLAINED for code in page.codes if _NAME.fullmatch(code.text)})
 
@@ -43,6 +52,11 @@ def sources() -> dict[str, str]:
         *(path for folder in ("Middleware", "Scripts") for path in sorted((PROJECT / folder).rglob("*.py"))),
     ]
     return {path.relative_to(PROJECT).as_posix(): path.read_text(encoding="utf-8") for path in found}
+
+
+def test_a_module_has_its_name_alone() -> None:
+    names = Counter(path.rpartition("/")[2] for path in sources() if path.startswith("Middleware/"))
+    assert {name for name, count in names.items() if count > 1} == set(TWINS)
 
 
 @table("name", FILES)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from Tests.docs.fake_services import FakeServices
 from Tests.docs.guide import GuideError, Program, Typed, ask, copy_project, typed, written
 from Tests.docs.markdown import Page
 from Tests.docs.pages import all_pages
 from Tests.docs.sandbox import USER, Sandbox
-from Tests.docs.stand_ins import StandIns
 from Tests.integration.launcher import Launcher
 
 PAGES = [page for page in all_pages().values() if page.name.startswith("Docs/Developer/adding-")]
@@ -20,16 +20,16 @@ REQUESTS = [step for step in STEPS if step.is_request]
 
 
 @pytest.fixture(scope="module")
-def stand_in() -> Iterator[StandIns]:
-    with StandIns() as stand_in:
-        yield stand_in
+def services() -> Iterator[FakeServices]:
+    with FakeServices() as services:
+        yield services
 
 
 @pytest.fixture(scope="module")
-def changed(stand_in: StandIns, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def changed(services: FakeServices, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project after ``init``, with all that the pages write and change."""
     root = tmp_path_factory.mktemp("guide") / "project"
-    Sandbox(root, stand_in.url)
+    Sandbox(root, services.url)
     copy_project(root)
     for page in PAGES:
         for file in written(page):

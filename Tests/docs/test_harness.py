@@ -261,7 +261,7 @@ def test_a_warning_in_the_log_is_a_mistake_unless_it_is_expected(runner: Runner)
     assert tried(runner, told) == [["told.md:5: the log does not warn of 'something'"]]
 
 
-def test_every_server_is_a_stand_in(runner: Runner) -> None:
+def test_every_server_is_the_fake_one(runner: Runner) -> None:
     endpoint = {"endpoint": "http://127.0.0.1:1", "apiTypeConfigFileName": "KoboldCpp", "maxContextTokenSize": 4096}
     fetch = {
         "title": "Fetch",

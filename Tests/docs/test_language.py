@@ -52,10 +52,16 @@ IN_CODE = (
     r"(?<!there\s)(?:is|are|was|were) no(?! longer| more)",
 )
 """Also avoided in docstrings, comments and messages; in pages, some of these are the plainest words."""
+IN_NAMES = frozenset(
+    "anew atlas beside besides door guest harm hurry lobby mend nobody seat shall somebody stranger told verdict "
+    "whoever wishes".split()
+)
+"""Words that no function, class, argument or variable has in its name."""
 _IN_PAGES, _IN_CODE = _any_of(*ANYWHERE), _any_of(*ANYWHERE, *IN_CODE)
 # Buttons of the run console, as they are written on it, and messages of the program, which other tests compare.
 _QUOTED = re.compile(r"\*\*[^*]+\*\*|\"[^\"\n]{1,80}\"")
 _CODE = re.compile(r"(`+).+?\1", re.DOTALL)
+_CAPITAL, _WORD = re.compile("([A-Z])"), re.compile("[a-z]+")
 GLOSSARY = "Docs/Developer/glossary.md"
 """The page that names the expressions."""
 ALLOWED = {
@@ -94,6 +100,23 @@ def _texts(source: str) -> Iterator[str]:
             yield _CODE.sub("", node.value)
 
 
+def _names(source: str) -> Iterator[str]:
+    """The names that a module defines or sets."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
+            yield node.id if isinstance(node, ast.Name) else node.attr
+
+
+def _avoided_names(source: str) -> list[str]:
+    return sorted(
+        {name for name in _names(source) if IN_NAMES & set(_WORD.findall(_CAPITAL.sub(r"_\1", name).lower()))}
+    )
+
+
 def _modules() -> list[Path]:
     return [
         *PROJECT.glob("*.py"),
@@ -116,6 +139,11 @@ def test_modules_use_plain_words(module: str) -> None:
     assert not _findings(text, _IN_CODE), "the glossary says what to write instead"
 
 
+@table("module", sorted(path.relative_to(PROJECT).as_posix() for path in _modules()))
+def test_names_use_plain_words(module: str) -> None:
+    assert not _avoided_names((PROJECT / module).read_text(encoding="utf-8"))
+
+
 def test_an_avoided_word_is_found_in_prose_alone() -> None:
     text = 'It is\nbeside the file. **Save beside**, "what is to be done" and `nobody` are quoted. This is to be\ndone.'
     assert len(_in_page(text)) == 2
@@ -125,3 +153,8 @@ def test_an_avoided_word_is_found_in_a_docstring_a_comment_and_a_message() -> No
     source = '"""Nobody\nasks for ``nobody``."""\nnobody = f"{1} is no\\nnumber"  # told\n'
     found = [word for text in _texts(source) for word in _findings(text, _IN_CODE)]
     assert found == ["told", "Nobody asks for .", "is no number"]
+
+
+def test_an_avoided_word_is_found_in_names() -> None:
+    source = "def harm_of(beside):\n    self._told, harmless = 1, 2\n    return stranger\nclass DoorOpener: pass\n"
+    assert _avoided_names(source) == ["DoorOpener", "_told", "beside", "harm_of"]

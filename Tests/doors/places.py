@@ -95,7 +95,7 @@ class Place:
     @property
     def flags(self) -> list[str]:
         """The row's flags, with what their placeholders stand for."""
-        stand_ins = {
+        values = {
             "/home/ann/old-wilmer": str(self.folder / "old-wilmer"),
             "FOLDER": str(self.folder),
             "CONFIGS": str(self.folder / "Configs"),
@@ -103,11 +103,11 @@ class Place:
             "DATABASE": self.database,
             "192.168.1.5": LAN,
         }
-        return [_replaced(word, stand_ins) for word in self.row.flags.split()]
+        return [_replaced(word, values) for word in self.row.flags.split()]
 
 
-def _replaced(word: str, stand_ins: dict[str, str]) -> str:
-    for name, value in stand_ins.items():
+def _replaced(word: str, values: dict[str, str]) -> str:
+    for name, value in values.items():
         if word.startswith(name):
             return value + word[len(name) :]
     return word

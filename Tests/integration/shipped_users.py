@@ -1,4 +1,4 @@
-"""The shipped configuration with a scripted model behind every endpoint, and stand-ins for the services it asks.
+"""The shipped configuration with a scripted model behind every endpoint, and fakes of the services it asks.
 
 Every endpoint's address names the endpoint in its path, so that the model knows who asks. Each answer is numbered:
 what a client reads tells which call it comes from.

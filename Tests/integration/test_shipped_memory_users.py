@@ -45,7 +45,7 @@ STEPS = {  # what a step asks for behind the newest message -> what the model sa
     "First plan your turn": PLAN,
     "First make notes for your next message": "<think>Hm, {so}.</think>NOTES {n}",
 }
-LEFT_OVER = (  # what no prompt may hold: markers, template code, stand-ins for what is not there, empty sections
+LEFT_OVER = (  # what no prompt may hold: markers, template code, words for what is missing, empty sections
     r"\{\{|\{%|\{agent|_CURLY__|\[DiscussionId|\[IMAGE_BLOCK\]|<think>",
     r"\[(TextChunk|Memory_file|CHAT_SUMMARY|LATEST_MEMORIES|\w*Memories\w*|[A-Z_]{6,})\]",
     r"did not exist|No additional information|No state document|No relevant memories|Cannot perform",

@@ -162,7 +162,7 @@ def start(
     probes: dict[str, Any] | None = None,
     **run_fields: Any,
 ) -> Iterator[Any]:
-    """Start a written workflow with listeners and stand-ins for node types."""
+    """Start a written workflow with listeners and stubs of node types."""
     manager = WorkflowManager(name, listeners=[listener] if listener else None)
     manager.node_handlers.update(probes or {})
     return manager.start(lab.request, list(messages) or [user("hi")], **run_fields)

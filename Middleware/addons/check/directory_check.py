@@ -180,7 +180,7 @@ def check_modes(paths: Mapping[str, str], endpoints: Mapping[str, object]) -> It
         )
 
 
-def check_conversation_modes(users: Sequence[str]) -> Iterator[Finding]:
+def check_discussion_modes(users: Sequence[str]) -> Iterator[Finding]:
     """Return a note for each folder of conversations in which other users of this computer have access to some.
 
     New ones are private; those of older installations keep their permission bits.

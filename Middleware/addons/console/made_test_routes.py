@@ -135,10 +135,10 @@ def _run(test: ExportedTest) -> dict[str, Any]:
     except ValueError:
         lines = [line for line in (result.errors or result.output).splitlines() if line.strip()]
         return {"passed": False, "seconds": 0.0, "lines": lines[-20:], "failures": []}
-    return {**_told(report), "failures": report["tests"][0]["failures"] if report["tests"] else []}
+    return {**_summary_of(report), "failures": report["tests"][0]["failures"] if report["tests"] else []}
 
 
-def _told(report: dict[str, Any]) -> dict[str, Any]:
+def _summary_of(report: dict[str, Any]) -> dict[str, Any]:
     """Return what the page shows of the report of the command."""
     failed: dict[str, Any] = {"passed": False, "seconds": 0.0, "failures": [], "log": []}
     outcome = report["tests"][0] if report["tests"] else failed

@@ -174,22 +174,22 @@ def recorded_call(call: Call) -> dict[str, object]:
     payload, attempt = payload_of(tree, llm), last_attempt(tree, llm)
     if payload is None or attempt is None:
         raise ConsoleError(409, "The prompt of this call was not kept, so that it cannot be sent again.", where="SPAN")
-    node, texts, told = tree.around(llm, "node"), llm.texts, attempt.attributes
-    written, first = told.get("usage.output_tokens"), llm.attributes.get("time_to_first_token")
+    node, texts, facts = tree.around(llm, "node"), llm.texts, attempt.attributes
+    written, first = facts.get("usage.output_tokens"), llm.attributes.get("time_to_first_token")
     writing = llm.duration - first if isinstance(first, int) else 0
     messages = [{"role": part.role, "content": part.text} for part in prompt_parts(payload) if part.role != "tools"]
     return {
         "messages": messages,
         "endpoint": llm.attributes.get("endpoint"),
         "preset": node.attributes.get("preset") if node else None,
-        "max_tokens": told.get("request.max_tokens"),
+        "max_tokens": facts.get("request.max_tokens"),
         **choices_of(document.facts["user"]),
         "recorded": {
             "text": texts.get("answer") or "",
             "reasoning": texts.get("reasoning") or "",
             "us": llm.duration,
             "first_token_us": first,
-            "tokens_in": told.get("usage.input_tokens"),
+            "tokens_in": facts.get("usage.input_tokens"),
             "tokens_out": written,
             "speed": written * MICROSECONDS / writing if isinstance(written, int) and writing > 0 else None,
         },

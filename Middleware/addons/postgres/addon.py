@@ -117,9 +117,9 @@ class InDatabase(StoredElsewhere):
 
     def used_by(self, name: str, command: str) -> contextlib.AbstractContextManager[None]:
         require_database_packages("--database")
-        from Middleware.addons.postgres.database_discussions import conversations_of
+        from Middleware.addons.postgres.database_discussions import discussions_of
 
-        return conversations_of(name, command)
+        return discussions_of(name, command)
 
     def rekey(self, name: str, change: KeyChange) -> tuple[int, Result]:
         require_database_packages("--database")

@@ -34,7 +34,7 @@ def database_for_command(url: str, name: str) -> Database:
 
 
 @contextlib.contextmanager
-def conversations_of(url: str, name: str) -> Iterator[None]:
+def discussions_of(url: str, name: str) -> Iterator[None]:
     """Let everything that reads or changes discussions use the database in this block.
 
     ``name``: of the command, which the database shows next to its connections. Raises StateUnavailableError.

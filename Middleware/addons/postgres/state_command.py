@@ -17,7 +17,7 @@ from Middleware.addons.discussions.discussion_reader import Reader
 from Middleware.addons.discussions.memory_output import human_size, make_utf8, print_error, say
 from Middleware.addons.postgres.database import StateConnection, first_line
 from Middleware.addons.postgres.database_address import DATABASE_VARIABLE, SCHEMES, chosen_database
-from Middleware.addons.postgres.database_discussions import conversations_of, database_for_command
+from Middleware.addons.postgres.database_discussions import database_for_command, discussions_of
 from Middleware.addons.postgres.migrations import has_schema, migrate
 from Middleware.addons.postgres.moving import Outcome, as_user, discussions_in_files, move_in, move_out, spaces
 from Middleware.addons.postgres.stored_discussions import DiscussionName, discussion_names
@@ -212,7 +212,7 @@ def check_all(connection: StateConnection, options: Options) -> int:
     known = spaces()
     others = sum(name.space not in {space.name for space in known} for name in discussion_names(connection))
     problems = number = 0
-    with conversations_of(options.database, "state"):
+    with discussions_of(options.database, "state"):
         for space in known:
             with as_user(space.user):
                 for discussion in all_discussions():

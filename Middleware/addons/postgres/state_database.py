@@ -193,7 +193,7 @@ class StateWorker:
         self.database.close()
 
     def _first_connection(self, tell: Callable[[str], object], timeout: float) -> StateConnection:
-        began, told = time.monotonic(), False
+        began, reported = time.monotonic(), False
         while True:
             try:
                 return self.database.connect()
@@ -203,9 +203,9 @@ class StateWorker:
                     raise StateStartError(f"{self.database.place} is not PostgreSQL: {text}") from None
                 if waited >= timeout or any(words in text for words in _FINAL):
                     raise
-                if waited >= _QUIET_SECONDS and not told:
+                if waited >= _QUIET_SECONDS and not reported:
                     tell(f"Waiting for the state database ({self.database.place}): {text}")
-                    told = True
+                    reported = True
                 time.sleep(_PAUSE_SECONDS)
 
     def _check(self, connection: StateConnection) -> None:

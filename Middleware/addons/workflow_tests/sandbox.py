@@ -33,7 +33,7 @@ from Middleware.workflows.events import RunRecord
 from Middleware.workflows.models.execution_context import ExecutionContext, NodeExecutionInfo
 from Middleware.workflows.processors.workflows_processor import find_responder
 
-CONVERSATIONS = "DiscussionIds/"
+DISCUSSIONS = "DiscussionIds/"
 """How paths in tests begin that mean the folder of stored conversations, wherever it is."""
 
 
@@ -155,7 +155,7 @@ class Sandbox(FolderTrial):
 
         Those of conversations are in ``DiscussionIds``.
         """
-        roots = (("", self._files), (CONVERSATIONS, Path(self.discussions_root)))
+        roots = (("", self._files), (DISCUSSIONS, Path(self.discussions_root)))
         return sorted(
             f"{prefix}{path.relative_to(root).as_posix()}"
             for prefix, root in roots
@@ -166,9 +166,9 @@ class Sandbox(FolderTrial):
     def _place(self, path: str) -> str:
         """Return the path to open for one that a test names: a file of a workflow, or of a stored conversation."""
         inside = os.path.normpath(path.replace("\\", "/")).replace(os.sep, "/")
-        if not inside.startswith(CONVERSATIONS):
+        if not inside.startswith(DISCUSSIONS):
             return self.path(path)
-        return os.path.join(self.discussions_root, *inside.removeprefix(CONVERSATIONS).split("/"))
+        return os.path.join(self.discussions_root, *inside.removeprefix(DISCUSSIONS).split("/"))
 
 
 def _write(path: Path, data: bytes) -> None:

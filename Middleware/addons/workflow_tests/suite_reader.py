@@ -182,13 +182,15 @@ class _Reader:
         """Return the file's suite. ``named``: the user in the file; without one, the folder's name applies."""
         folder, _, name = self._source.display.removeprefix("Workflows/").rpartition("/")
         workflow = name.removesuffix(TEST_SUFFIX)
-        beside = [path.stem for path in Path(self._path).parent.glob("*.json") if not path.name.endswith(TEST_SUFFIX)]
-        if workflow not in beside:
+        neighbours = [
+            path.stem for path in Path(self._path).parent.glob("*.json") if not path.name.endswith(TEST_SUFFIX)
+        ]
+        if workflow not in neighbours:
             self._wrong(
                 "",
                 f"there is no workflow '{workflow}.json' next to this file",
                 expected="the name of a workflow before .test.json",
-                suggestion=nearest(workflow, beside),
+                suggestion=nearest(workflow, neighbours),
             )
         user = named or config_utils.user_of_folder(folder) or folder.rpartition("/")[2]
         if not user or not config_utils.is_user(user):

@@ -126,17 +126,17 @@ class AdmissionMiddleware:
         self._private_only = private_only
         self._mounts = tuple((prefix.rstrip("/"), mounted) for prefix, mounted in (mounts or {}).items())
         # The addresses that were refused. Scanners come back for hours, and would fill the log.
-        self._strangers: Once[str] = Once()
+        self._outsiders: Once[str] = Once()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         # Flask converts the method to upper case too, so the checks must see the same.
         method = environ["REQUEST_METHOD"] = environ.get("REQUEST_METHOD", "").upper()
         is_post, request_id = method == "POST", new_request_id()
         environ[REQUEST_ID_KEY] = request_id
-        stranger = public_address(environ) if self._private_only else None
-        if stranger is not None:
+        outsider = public_address(environ) if self._private_only else None
+        if outsider is not None:
             return _refuse_connection(
-                refusal_of_public(stranger), environ, start_response, self._strangers.first(stranger)
+                refusal_of_public(outsider), environ, start_response, self._outsiders.first(outsider)
             )
         # A forked process shares the sockets of the one before it, has its number, and none of its threads. So not even
         # the check of a load balancer is answered.

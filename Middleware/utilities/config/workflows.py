@@ -76,8 +76,8 @@ def load_workflow(
             f"workflow '{name}' does not exist, as such a file holds tests of a workflow",
             suggestion=name[: -len(".test")],
         )
-    beside = _neighbour_folders(calling_folder, calling_name) if calling_folder and not folder_override else []
-    found = require_file("workflow", name, *workflow_candidates(name, folder_override, beside))
+    neighbours = _neighbour_folders(calling_folder, calling_name) if calling_folder and not folder_override else []
+    found = require_file("workflow", name, *workflow_candidates(name, folder_override, neighbours))
     return _read(name, _caller_folder(found, name), found)
 
 
@@ -125,10 +125,10 @@ def load_settings(cls: type[T], user_key: str, purpose: str, level: int = loggin
 
 
 def workflow_candidates(
-    name: str, folder_override: str | None = None, beside: Sequence[str] = ()
+    name: str, folder_override: str | None = None, neighbours: Sequence[str] = ()
 ) -> tuple[Candidate, ...]:
-    """Return the paths that a workflow may have, below the config root; last those in the folders ``beside``."""
-    folders = [*([folder_override] if folder_override else user_workflow_folders()), *beside]
+    """Return the paths that a workflow may have, below the config root; last those in the folders ``neighbours``."""
+    folders = [*([folder_override] if folder_override else user_workflow_folders()), *neighbours]
     return tuple(dict.fromkeys(candidate(name, "Workflows", folder, kind="workflow") for folder in folders))
 
 

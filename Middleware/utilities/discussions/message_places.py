@@ -136,9 +136,9 @@ def find_place(found: Sequence[int], hashes: Sequence[str], place: MessagePlace)
     may_be_cut_off = not found[0] and not place.repeats_first
     if best > 0 or (best == 0 and may_be_cut_off):
         return next(index for index in found if fits[index] == best)
-    beside = [index for index in found if _has_a_neighbour(index, hashes, place, len(found) == 1)]
-    if len(beside) == 1:
-        return beside[0]
+    confirmed = [index for index in found if _has_a_neighbour(index, hashes, place, len(found) == 1)]
+    if len(confirmed) == 1:
+        return confirmed[0]
     likely = [index for index in found if _fits_but_for_one(place.before, _before(hashes, index))]
     if likely:
         return known if known in likely else likely[0]

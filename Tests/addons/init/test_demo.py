@@ -1,4 +1,4 @@
-"""When the demo's stand-in is started, what is said of it, and that one server does not depend on another's."""
+"""When the demo's LLM server is started, what is said of it, and that one server does not depend on another's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def endpoint(config):
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:5055", "http://localhost:5055/v1", " http://127.0.0.1:5055/ "])
-def test_the_shipped_endpoint_leads_to_the_stand_in(endpoint, address):
+def test_the_shipped_endpoint_leads_to_the_demo_server(endpoint, address):
     endpoint({"endpoint": address})
     assert demo.is_wanted(LaunchArguments())
     assert demo.elsewhere() == []
@@ -68,7 +68,7 @@ def test_another_user_beside_the_demo(endpoint, config, monkeypatch):
         ("\x1b[2J", "no server"),
     ],
 )
-def test_an_endpoint_that_leads_elsewhere_starts_no_stand_in(endpoint, address, shown):
+def test_an_endpoint_that_leads_elsewhere_starts_no_demo_server(endpoint, address, shown):
     endpoint({"endpoint": address})
     assert not demo.is_wanted(LaunchArguments())
     [line] = demo.elsewhere()

@@ -22,7 +22,7 @@ def refusal(url: str, block_private_addresses: bool = False, allowed_hosts: list
 
 
 def answer(*addresses: str) -> Any:
-    """A stand-in for name resolution that gives these addresses for every name."""
+    """A fake name resolution that gives these addresses for every name."""
 
     def getaddrinfo(host: str, *_: Any, **__: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in addresses]

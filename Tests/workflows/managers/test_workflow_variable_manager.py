@@ -48,16 +48,16 @@ def user(monkeypatch):
             raise ConfigNotFoundError(f"no template '{name}'")
         return TEMPLATES[name]
 
-    stand_in = types.SimpleNamespace(
+    stub = types.SimpleNamespace(
         user_setting=lambda key: USER.value(settings, key),
         user_flag=lambda key: USER.flag(settings, key),
         load_prompt_template=load_prompt_template,
         chat_template_name=lambda: "chat",
     )
-    monkeypatch.setattr(users, "user_setting", stand_in.user_setting)
-    stand_in.user_wide_variables = users.user_wide_variables
+    monkeypatch.setattr(users, "user_setting", stub.user_setting)
+    stub.user_wide_variables = users.user_wide_variables
     for module in (variable_table, workflow_variable_manager):
-        monkeypatch.setattr(module, "config_utils", stand_in)
+        monkeypatch.setattr(module, "config_utils", stub)
     return settings
 
 

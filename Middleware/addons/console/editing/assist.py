@@ -220,8 +220,8 @@ class _Assistant:
                 for name, detail in find(user):
                     found.setdefault(name, detail)
             if key.names == "workflow" and self._kind is KINDS["workflow"]:
-                beside = self._display.removeprefix("Workflows/").rpartition("/")[0]
-                found.update((name, beside) for name in _files("Workflows", beside) if name not in found)
+                folder = self._display.removeprefix("Workflows/").rpartition("/")[0]
+                found.update((name, folder) for name in _files("Workflows", folder) if name not in found)
             yield from sorted(found.items())
 
     def _folder_override(self) -> str:

@@ -59,8 +59,8 @@ def clean_memory(answer: str, prompts: Sequence[str], before: Sequence[str] = ()
     if not dropped and text == answer:
         return answer
     # An empty line or a rule has nothing to separate at the beginning and the end.
-    told = [number for number, line in enumerate(kept) if plain_words(line)]
-    return "\n".join(kept[told[0] : told[-1] + 1]).strip() if told else ""
+    lines = [number for number, line in enumerate(kept) if plain_words(line)]
+    return "\n".join(kept[lines[0] : lines[-1] + 1]).strip() if lines else ""
 
 
 def _new_sentences(line: str, said: set[str]) -> str:

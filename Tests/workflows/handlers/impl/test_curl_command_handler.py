@@ -1,4 +1,4 @@
-"""CurlCommand with the real curl, and with stand-ins for it that start children or say too much."""
+"""CurlCommand with the real curl, and with fakes of it that start children or say too much."""
 
 from __future__ import annotations
 

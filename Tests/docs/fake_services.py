@@ -23,7 +23,7 @@ RESEARCH = {
 WEB = "/web/"
 
 
-class StandIns(StubBackend):
+class FakeServices(StubBackend):
     """The server. ``begin`` says what holds for the example that is tried now.
 
     Attributes:
