@@ -75,7 +75,10 @@ the object is called like one of the configuration."""
 AS_WRITTEN = (
     *(
         f"Middleware/addons/check/{name}.py"
-        for name in ("endpoints", "files", "flow", "memory", "nodes", "prompts", "texts", "users", "workflows")
+        for name in (
+            *("endpoint_check", "file_check", "flow", "memory_check", "node_check", "prompt_check", "text_check"),
+            *("user_check", "workflow_check"),
+        )
     ),
     "Middleware/utilities/config/",
     "Middleware/addons/console/workflow_catalog.py",
