@@ -117,8 +117,8 @@ TEXTS: Mapping[str, KindText] = {
     "workflow": KindText(
         "`Workflows/_overrides/<workflowConfigsSubDirectoryOverride>/<name>.json`, then "
         "`Workflows/<workflowConfigsSubDirectoryOverride>/<name>.json`; without that key "
-        "`Workflows/<name of the user>/<name>.json`. What clients can choose as a model is in the folder of "
-        "`sharedWorkflowsSubDirectoryOverride`: a file, or a folder with `_DefaultWorkflow.json`.",
+        "`Workflows/<name of the user>/<name>.json`. Clients can choose what is in the folder of "
+        "`sharedWorkflowsSubDirectoryOverride` as a model: a file, or a folder with `_DefaultWorkflow.json`.",
         {
             "description": "One step: answer directly.",
             "nodes": [
