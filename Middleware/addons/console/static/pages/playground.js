@@ -63,7 +63,7 @@ function Log({ talk: { turns, running, again } }) {
   return html`
     <div role="log" aria-label="Conversation" aria-busy=${String(!!running)} class="conversation" tabindex="0" ref=${box} onScroll=${onScroll}>
       ${turns.map((turn, n) => html`<${Said} turn=${turn} key=${n} retry=${n === turns.length - 1 && again} />`)}
-      ${!turns.length && html`<p class="note">Nothing has been said. What is said here stays until this tab is closed.</p>`}
+      ${!turns.length && html`<p class="note">There are no messages yet. They stay here until this tab is closed.</p>`}
     </div>`;
 }
 

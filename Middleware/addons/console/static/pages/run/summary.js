@@ -56,7 +56,7 @@ function answeredBy(run, tree) {
     const call = calls.find((span) => span.attributes.endpoint === endpoint);
     const model = call && answeringAttempt(call)?.attributes["response.model"];
     return model ? `${endpoint} (${model})` : endpoint;
-  }).join(", ") || "nobody";
+  }).join(", ") || "no LLM";
 }
 
 function times({ started, answered, ended }, end) {

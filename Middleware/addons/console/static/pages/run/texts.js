@@ -20,7 +20,7 @@ export function useTexts(runId, span) {
 
 export function NotKept({ run }) {
   return html`<div><p>The texts of this run were not kept.</p><p class="note">${run.texts === "private" || run.private
-    ? "The run is private: its request was encrypted, or its user has redactLogOutput. Its texts are shown to nobody but the key that made it."
+    ? "The run is private: its request was encrypted, or its user has redactLogOutput. Only the key that made it can see its texts."
     : html`When this run was made, only facts were kept on the disk. <a href="#/settings">Settings</a> has the
     switch <b>Keep texts on disk</b>; the newest runs have their texts in memory in any case.`}</p></div>`;
 }
