@@ -6,10 +6,12 @@ import importlib
 import inspect
 import logging
 import pkgutil
+from collections.abc import Callable
 
 from flask import Flask, Response
 from flask import request as http
 from werkzeug.exceptions import HTTPException
+from werkzeug.routing import Rule
 
 from Middleware.api import handlers
 from Middleware.api.errors import PublicError, error_body, log_error, one_line
@@ -47,11 +49,26 @@ OTHER_SERVICES = frozenset(
 )
 
 
+class MatchedRule(Rule):
+    """A rule that finds the function for a path, and builds no path for a function (``url_for``).
+
+    Werkzeug compiles code for the latter, for each rule, which took most of the time in which an application is made.
+    """
+
+    def _compile_builder(self, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
+        return _builds_nothing
+
+
+def _builds_nothing(rule: Rule, **values: object) -> tuple[str, str]:
+    raise NotImplementedError(f"no path is built from the rule {rule.rule}")
+
+
 class ApiServer:
     """The application with all routes. ``app`` is the Flask object."""
 
     def __init__(self, app_instance: Flask | None = None) -> None:
         self.app = app_instance or Flask("wilmer", static_folder=None)
+        self.app.url_rule_class = MatchedRule
         self.app.json.ensure_ascii = False  # type: ignore[attr-defined]
         self.app.url_map.strict_slashes = False
         # Merging would redirect, and clients do not follow a redirect of a POST.

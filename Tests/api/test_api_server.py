@@ -195,6 +195,15 @@ def test_a_given_application_is_used() -> None:
     assert CHAT in [rule.rule for rule in flask.url_map.iter_rules()]
 
 
+def test_the_rules_only_find_functions_for_paths() -> None:
+    """Code for the other way would be compiled for each rule at every start."""
+    rules = list(app_module.create_app().url_map.iter_rules())
+    assert len(rules) > 30
+    for rule in rules:
+        with pytest.raises(NotImplementedError, match="no path is built"):
+            rule.build({})
+
+
 @pytest.mark.parametrize(
     ("error", "status"), [(RuntimeError("internal words"), 500), (BadRequest(), 400), (RequestEntityTooLarge(), 413)]
 )

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.types import WSGIEnvironment
 
 from werkzeug.exceptions import NotFound
-from werkzeug.routing import BaseConverter, Map, Rule
+from werkzeug.routing import BaseConverter, Map
 
+from Middleware.api.api_server import MatchedRule
 from Middleware.exceptions import ClientError
 from Middleware.models.request_context import RequestContext
 from Middleware.services.response_builder_service import to_json
@@ -193,7 +194,7 @@ class Routes:
         if path not in self._methods:
             self._methods[path] = {}
             rule = re.sub("[A-Z]+", r"<part:\g<0>>", path).replace("<part:FOLDER>/", "<folder:FOLDER>")
-            self._map.add(Rule(f"/api/{rule}", endpoint=path))
+            self._map.add(MatchedRule(f"/api/{rule}", endpoint=path))
         self._methods[path][method] = route
 
     def find(self, method: str, words: Sequence[str]) -> tuple[Route, Mapping[str, str]]:
