@@ -126,6 +126,14 @@ def read(body: StreamingAnswer) -> list[str]:
     return summary(written(body))
 
 
+def read_late(request: RequestContext, *steps: Chunk | BaseException) -> list[str]:
+    """What is written of a run that does nothing until its stream has begun."""
+    begun = threading.Event()
+    body = stream(request, Run(lambda: begun.wait(60), *steps), timeout=0.01)
+    begun.set()
+    return read(body)
+
+
 class Noted(OpenAIChatStream):
     """Writes what it is asked for as words."""
 
@@ -332,7 +340,7 @@ def test_an_error_before_the_run_exists_is_raised(request_: RequestContext) -> N
 
 
 def test_an_error_after_a_heartbeat_is_an_event(request_: RequestContext) -> None:
-    writes = read(stream(request_, Run(0.1, BackendStatusError("no")), timeout=0.01))
+    writes = read_late(request_, BackendStatusError("no"))
     assert "".join(writes).strip("~") == "#server_error."
 
 
@@ -351,7 +359,7 @@ def test_no_foreign_exception_leaves_a_stream(
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), GeneratorExit()], ids=repr)
 def test_foreign_exceptions_after_a_heartbeat(request_: RequestContext, error: BaseException) -> None:
-    assert "".join(read(stream(request_, Run(0.1, error), timeout=0.01))).strip("~") == "#server_error."
+    assert "".join(read_late(request_, error)).strip("~") == "#server_error."
 
 
 def test_text_held_back_for_its_batch_goes_before_the_error(request_: RequestContext) -> None:

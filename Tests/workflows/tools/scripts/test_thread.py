@@ -15,6 +15,7 @@ import pytest
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.workflows.tools.scripts import thread
 from Middleware.workflows.tools.scripts.thread import ScriptThread, running_scripts
 from Tests.workflows.engine_lab import until
 
@@ -43,7 +44,8 @@ def iterate(steps: Generator[Any, None, Any], scope: CancelScope) -> ScriptThrea
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    return [(record.levelname, record.getMessage()) for record in caplog.records]
+    # A session of another test may end now, and says so.
+    return [(record.levelname, record.getMessage()) for record in caplog.records if record.name == thread.__name__]
 
 
 # -- while nobody stops it ---------------------------------------------------------------------------------------------
