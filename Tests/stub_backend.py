@@ -212,7 +212,7 @@ class StubBackend:
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self.scheme = "https" if tls is not None else "http"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.004,), daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
 
     @property
     def port(self) -> int:
@@ -258,6 +258,9 @@ class StubBackend:
     def stop(self) -> None:
         """Close the listener and all connections."""
         self._stopping.set()
+        # The listener looks ten times a second whether it is to end, and on Linux at once when its socket ends.
+        with contextlib.suppress(OSError):
+            self._server.socket.shutdown(socket.SHUT_RDWR)
         self._server.shutdown()
         self._server.server_close()
         self.drop_connections()
