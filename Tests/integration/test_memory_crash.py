@@ -232,7 +232,11 @@ def kill_while_it_remembers(
     aims: Sequence[str],
 ) -> Stored:
     """Kill the server shortly after the answer to one of the turn's calls; returns what was stored just before."""
-    calls = backend.wait_calls(chance.choice(aims), chance.randint(1, FIRST_CALLS), 0.7)
+    aim, count = chance.choice(aims), chance.randint(1, FIRST_CALLS)
+    calls, ends = backend.wait_calls(aim, count, 0.7), time.monotonic() + 60
+    # A turn need not have such a call; a busy machine may only need longer.
+    while not calls and not exchange.answered and time.monotonic() < ends:
+        calls = backend.wait_calls(aim, count, 0.7)
     until(lambda: all(call.answered_at is not None for call in calls))
     time.sleep(chance.choice((0.006, 0.012, 0.04)) * chance.random())  # most is written a few milliseconds later
     before = read(folder) if folder.is_dir() else Stored()
