@@ -15,7 +15,6 @@ from Scripts.generate import generated_files
 
 PATH = generated_files.ROOT / "Docs" / "User" / "troubleshooting.md"
 PAGES = PATH.with_suffix("")
-MISTAKES = PATH.with_name("workflow-mistakes.md")
 BEGIN = "<!-- index: written by python -m Scripts.generate -->\n"
 END = "<!-- end of index -->"
 MESSAGE = re.compile(r"\*\*(`+)(.+?)\1\*\*|\*\*\"(.+?)\"\.?\*\*", re.DOTALL)
@@ -50,7 +49,7 @@ def entries(page: Path) -> Iterator[Entry]:
     if title is None:
         raise ValueError(f"{page} does not begin with a title: '# ...'")
     name = title[1][:1].lower() + title[1][1:]
-    path = page.name if page.parent == PATH.parent else f"{PAGES.name}/{page.name}"
+    path = f"{PAGES.name}/{page.name}"
     for section in re.split(r"^## ", text, flags=re.MULTILINE):
         heading, _, paragraphs = section.partition("\n")
         place = f"[{name}]({path})" if heading.startswith("# ") else f"[{name}: {heading}]({path}#{_anchor(heading)})"
@@ -87,10 +86,8 @@ def _anchor(heading: str) -> str:
 def index(*pages: Path) -> str:
     """The two tables, of symptoms and of messages."""
     found = sorted({entry for page in pages for entry in entries(page)}, key=lambda entry: entry.order)
-    # The page about mistakes in workflows has other paragraphs in bold.
-    symptoms = [entry for entry in found if f"({PAGES.name}/" in entry.place]
     return (
-        f"## Without a message\n\n{_table('What you see', symptoms, False)}\n"
+        f"## Without a message\n\n{_table('What you see', found, False)}\n"
         f"## By message\n\n{_table('Message', found, True)}"
     )
 
@@ -103,4 +100,4 @@ def _table(title: str, found: list[Entry], messages: bool) -> str:
 def files() -> dict[Path, str]:
     """The page with a current index."""
     text = PATH.read_text(encoding="utf-8")
-    return {PATH: generated_files.with_part(PATH, text, (BEGIN, END), index(*PAGES.glob("*.md"), MISTAKES))}
+    return {PATH: generated_files.with_part(PATH, text, (BEGIN, END), index(*PAGES.glob("*.md")))}
