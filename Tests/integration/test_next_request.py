@@ -28,6 +28,8 @@ LOCK = {"type": "WorkflowLock", "workflowLockId": "gate"}
 ANSWER = {"type": "StaticResponse", "content": "answer", "returnToUser": True}
 # Each row sends so many pairs of requests, and a stop of the second.
 PAIRS = amount(4, 250)
+# The connections of a client.
+MOST_OPEN = 100
 # Of an unknown session. They make each search for a lock take milliseconds, and so the end of a run: sent before that,
 # the last byte would leave its client time for the next request.
 OTHER_LOCKS = amount(10_000, 30_000)
@@ -117,6 +119,9 @@ class Talker:
     def _connected(self) -> socket.socket:
         connection = socket.create_connection(("127.0.0.1", self.server.port), timeout=60)
         self._connections.append(connection)
+        # A server takes a thousand. The oldest one has had its answer long ago.
+        if len(self._connections) > MOST_OPEN:
+            self._connections.pop(0).close()
         return connection
 
 

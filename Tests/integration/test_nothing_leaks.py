@@ -218,7 +218,7 @@ REGISTRIES: dict[str, Callable[[], int]] = {
     "runs with workflow locks": lambda: len(get_locking_service()._held),
     "turns with files": lambda: len(process().one(file_access.PathLocks)),
     "idle connections": lambda: idle_connections(get_transport()),
-    "slots": lambda: gate()._size - gate()._free,
+    "slots": lambda: gate().taken,
     "waiting for a slot": lambda: gate().waiting,
 }
 
