@@ -140,7 +140,7 @@ def find_place(found: Sequence[int], hashes: Sequence[str], place: MessagePlace)
     if len(confirmed) == 1:
         return confirmed[0]
     likely = [index for index in found if _fits_but_for_one(place.before, _before(hashes, index))]
-    if likely:
+    if likely and not _went_another_way(likely[-1], hashes, place):
         return known if known in likely else likely[0]
     # If other messages are deleted, a message moves towards the beginning, never away from it.
     unmoved = known is None or found[0] <= known
@@ -166,6 +166,14 @@ def _fit(noted: Sequence[str], actual: Sequence[str]) -> int:
         if one != other:
             return -1
     return min(len(noted), len(actual))
+
+
+def _went_another_way(index: int, hashes: Sequence[str], place: MessagePlace) -> bool:
+    """Return whether nothing that followed the stored message is left, although something follows this one.
+
+    Then the conversation was taken up again before the stored message, and a short text was only said once more.
+    """
+    return bool(place.after) and index + 1 < len(hashes) and not any(one in hashes for one in place.after)
 
 
 def _has_a_neighbour(index: int, hashes: Sequence[str], place: MessagePlace, alone: bool) -> bool:

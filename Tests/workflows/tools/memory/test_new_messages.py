@@ -68,6 +68,10 @@ def test_first_message_has_none_before_it() -> None:
         ("abkcdk", 2, "axkcdk", 3),  # one message before changed
         ("abkcdk", 5, "abkck", 5),
         ("abkcdk", 5, "abkcydk", 7),  # ... deleted, or added
+        ("abcdkfgh", 4, "abcdxkyz", 0),  # taken up again before the message, which was said once more
+        ("abcdkfgh", 4, "abcdxykz", 0),
+        ("abcdkfgh", 4, "abcdxkyh", 6),  # added: what followed it is still there
+        ("abcdkfgh", 4, "abcdxk", 6),  # nothing follows yet that could tell
         ("abkcdk", 5, "abkxyk", 0),
         ("akbkckdk", 7, "akbkxyzk", 0),  # so much changed that it may be another one
         ("abcdef", 3, "acdef", 3),
