@@ -210,6 +210,29 @@ def test_bad_requests_get_json_errors(server: DemoServer, path: str, body: Any, 
     assert json.loads(content)["error"]["message"]
 
 
+@pytest.mark.parametrize("length", ["", "many", "-5", str(64 * 1024 * 1024 + 1)])
+def test_a_body_of_unknown_or_enormous_length_is_refused(server: DemoServer, length: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    connection.putrequest("POST", "/v1/chat/completions")
+    if length:
+        connection.putheader("Content-Length", length)
+    connection.endheaders()
+    response = connection.getresponse()
+    assert response.status == 400 and "Content-Length is missing or over" in response.read().decode()
+    connection.close()
+
+
+def test_a_bug_is_printed_and_a_client_that_leaves_is_not(
+    server: DemoServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for error, is_printed in ((ConnectionResetError("gone"), False), (ValueError("a bug"), True)):
+        try:
+            raise error
+        except (OSError, ValueError):
+            server.handle_error(None, ("127.0.0.1", 1))
+        assert ("a bug" in capsys.readouterr().err) == is_printed
+
+
 def test_streams_at_the_given_pace() -> None:
     slow = start(delay=0.05)
     try:
