@@ -54,12 +54,14 @@ class Dialect:
     Attributes:
         paths: those at which it is spoken.
         streams: it streams unless a request says otherwise.
+        gives_call_ids: its tool calls have ids.
     """
 
     name = ""
     api_type = ""
     paths: tuple[str, ...] = ()
     streams = False
+    gives_call_ids = True
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
@@ -174,6 +176,7 @@ class OllamaChat(Dialect):
     name, api_type = "OllamaApiChat", "ollamaApiChat"
     paths = ("/api/chat",)
     streams = True
+    gives_call_ids = False
     content_type = "application/x-ndjson"
 
     def whole(self, answer: Answer) -> dict[str, Any]:

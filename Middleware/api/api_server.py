@@ -40,7 +40,6 @@ OTHER_SERVICES = frozenset(
         "images",
         "messages",
         "moderations",
-        "pull",
         "push",
         "realtime",
         "rerank",

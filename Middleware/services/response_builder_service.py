@@ -19,7 +19,7 @@ from Middleware.common import instance_global_variables as globals_
 from Middleware.common.constants import OLLAMA_VERSION
 from Middleware.models.messages import ToolCall, Usage
 from Middleware.utilities import config_utils
-from Middleware.utilities.answers.tool_calls import arguments_object
+from Middleware.utilities.answers.tool_calls import arguments_object, new_call_id, read_fragment
 from Middleware.utilities.json_data import compact_json
 from Middleware.utilities.text_utils import encode_text
 
@@ -31,7 +31,13 @@ LATEST = ":latest"
 MODIFIED_AT = "2024-11-23T00:00:00Z"
 # Ollama uses this date for a model that stays loaded.
 NEVER = "2318-01-01T00:00:00Z"
-DETAILS = {"format": "gguf", "family": "wilmer", "families": None, "parameter_size": "N/A", "quantization_level": "Q8"}
+DETAILS = {
+    "format": "gguf",
+    "family": "wilmer",
+    "families": ["wilmer"],
+    "parameter_size": "N/A",
+    "quantization_level": "Q8",
+}
 
 ToolCalls = Sequence[ToolCall]
 
@@ -451,23 +457,17 @@ def ollama_done_reason(finish_reason: str | None) -> str:
 
 
 def ollama_tool_calls(calls: ToolCalls) -> list[dict[str, object]]:
-    """Return OpenAI tool calls in Ollama's form: no id, arguments as an object. Native calls are not changed."""
-    return [dict(call) if _is_native(call) else _ollama_call(call) for call in calls if isinstance(call, Mapping)]
+    """Return tool calls in Ollama's form: with an id and an index, arguments as an object."""
+    found = [call for call in calls if isinstance(call, Mapping)]
+    return [_ollama_call(index, call) for index, call in enumerate(found)]
 
 
-def _is_native(call: Mapping[str, object]) -> bool:
-    function = call.get("function")
-    return (
-        isinstance(function, Mapping)
-        and isinstance(function.get("arguments"), Mapping)
-        and not call.keys() & {"id", "type", "index"}
-    )
-
-
-def _ollama_call(call: Mapping[str, object]) -> dict[str, object]:
-    function = call.get("function")
-    function = function if isinstance(function, Mapping) else {}
-    return {"function": {"name": function.get("name") or "", "arguments": _arguments(function.get("arguments"))}}
+def _ollama_call(index: int, call: ToolCall) -> dict[str, object]:
+    call_id, name, arguments = read_fragment(call)
+    # A script may have written it in this form already.
+    native = call["function"] if isinstance(arguments, Mapping) else {}
+    function = {**native, "index": index, "name": name, "arguments": _arguments(arguments)}
+    return {"id": call_id or new_call_id(), "function": function}
 
 
 def _arguments(value: object) -> dict[str, object]:

@@ -42,9 +42,10 @@ which.
 SERVERS = "A back-end here is the API of these files in `Public/Configs/ApiTypes`:"
 EXPLANATION = """\
 *text*: the text of the answer, byte for byte. *`stop`*, *`length`*: the reason why it ended. *tool call*, *two calls*:
-names and arguments of tool calls, with the node's `allowTools` on. *`tool_calls`*: that reason after an answer with
-tool calls. *thinking*: the model's reasoning, with the user's `sendReasoningToClient` on. *tokens*: the back-end's own
-token counts; if it reports none, the client gets an estimate. *fingerprint*: OpenAI's `system_fingerprint`.
+names and arguments of tool calls, with the node's `allowTools` on. *ids*: the ids of these calls. *`tool_calls`*: that
+reason after an answer with tool calls. *thinking*: the model's reasoning, with the user's `sendReasoningToClient` on.
+*tokens*: the back-end's own token counts; if it reports none, the client gets an estimate. *fingerprint*: OpenAI's
+`system_fingerprint`.
 """
 
 

@@ -73,7 +73,7 @@ def test_wrong_method(lab: ApiLab, method: str, path: str) -> None:
     [
         "/v1/audio/speech",
         "/batches",
-        "/api/pull",
+        "/api/push",
         "/v1/messages/batches",
         "/v1/v1/messages/batches/",
         "/messages/x",

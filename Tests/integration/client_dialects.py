@@ -47,6 +47,7 @@ class Heard:
 
     Attributes:
         calls: name and arguments of each tool call.
+        call_ids: the id of each tool call.
         usage: tokens of prompt and answer; None if they are not told.
         error: the message of an error, ``""`` if there is none; what came before it is kept.
     """
@@ -55,6 +56,7 @@ class Heard:
     text: str = ""
     reasoning: str = ""
     calls: Calls = field(default_factory=list)
+    call_ids: list[str] = field(default_factory=list)
     finish: str | None = None
     usage: tuple[int, int] | None = None
     fingerprint: str | None = None
@@ -194,7 +196,7 @@ class OpenAiChatFront(_OpenAi):
             call = joined.setdefault(part["index"], {"id": "", "name": "", "arguments": ""})
             for key, value in {"id": part.get("id"), **part["function"]}.items():
                 call[key] += value or ""
-        heard.calls = self._calls([joined[index] for index in range(len(joined))])
+        self._read_calls([joined[index] for index in range(len(joined))], heard)
 
     def read_message(self, choice: Any, heard: Heard) -> None:
         message = choice["message"]
@@ -202,12 +204,12 @@ class OpenAiChatFront(_OpenAi):
         calls = message.get("tool_calls", [])
         assert isinstance(message["content"], str) or calls
         heard.text, heard.reasoning = message["content"] or "", message.get("reasoning_content", "")
-        heard.calls = self._calls([{"id": call["id"], **call["function"]} for call in calls])
+        self._read_calls([{"id": call["id"], **call["function"]} for call in calls], heard)
 
     @staticmethod
-    def _calls(calls: list[dict[str, str]]) -> Calls:
-        assert all(call["id"] for call in calls) and len({call["id"] for call in calls}) == len(calls)
-        return [(call["name"], json.loads(call["arguments"])) for call in calls]
+    def _read_calls(calls: list[dict[str, str]], heard: Heard) -> None:
+        heard.call_ids = [call["id"] for call in calls]
+        heard.calls = [(call["name"], json.loads(call["arguments"])) for call in calls]
 
 
 class OpenAiTextFront(_OpenAi):
@@ -240,6 +242,9 @@ class _Ollama(Front):
             self._read_end(parts[-1], heard)
         for number, part in enumerate(parts):
             assert part["done"] == (not heard.error and number == len(parts) - 1)
+            # Calls have a line of their own, directly before the last.
+            if "tool_calls" in part.get("message", {}):
+                assert number == len(parts) - 2 and part["message"]["content"] == ""
             self._read_part(part, heard)
 
     def read_whole(self, body: Any, heard: Heard) -> None:
@@ -281,9 +286,10 @@ class OllamaChatFront(_Ollama):
         assert message["role"] == "assistant"
         heard.text += message["content"]
         heard.reasoning += message.get("thinking", "")
-        heard.calls += [
-            (call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())
-        ]
+        for index, call in enumerate(message.get("tool_calls", ())):
+            assert call["function"]["index"] == index
+            heard.calls.append((call["function"]["name"], call["function"]["arguments"]))
+            heard.call_ids.append(call["id"])
 
 
 class OllamaGenerateFront(_Ollama):
@@ -393,8 +399,9 @@ class MessagesFront(Front):
                 assert block["signature"]
                 heard.reasoning += block["thinking"]
             else:
-                assert block["type"] == "tool_use" and block["id"]
+                assert block["type"] == "tool_use"
                 heard.calls.append((block["name"], block["input"]))
+                heard.call_ids.append(block["id"])
 
 
 class ResponsesFront(Front):
@@ -448,8 +455,9 @@ class ResponsesFront(Front):
             elif item["type"] == "reasoning":
                 heard.reasoning += "".join(part["text"] for part in item["summary"])
             else:
-                assert item["type"] == "function_call" and item["call_id"]
+                assert item["type"] == "function_call"
                 heard.calls.append((item["name"], json.loads(item["arguments"])))
+                heard.call_ids.append(item["call_id"])
 
 
 FRONTS: dict[str, Front] = {

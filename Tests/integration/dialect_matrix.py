@@ -72,6 +72,7 @@ FEATURES = {
     "length": "`length`",
     "call": "tool call",
     "calls": "two calls",
+    "ids": "ids",
     "call end": "`tool_calls`",
     "reasoning": "thinking",
     "usage": "tokens",
@@ -104,7 +105,7 @@ class Loss:
         )
 
 
-_NO_CALLS = {"call": LOST, "calls": LOST, "call end": STOP}
+_NO_CALLS = {"call": LOST, "calls": LOST, "ids": ABSENT, "call end": STOP}
 _TEXT_FRONTS = ("OpenAI text", "Ollama generate")
 _NO_FINGERPRINT = ("OpenAI Responses", "Anthropic Messages", "Ollama chat", "Ollama generate")
 LOSSES = (
@@ -115,8 +116,13 @@ LOSSES = (
     ),
     Loss(
         "This client API cannot carry tool calls; they become text, after the text next to them.",
-        {"call": AS_TEXT, "calls": AS_TEXT, "call end": STOP},
+        {"call": AS_TEXT, "calls": AS_TEXT, "ids": ABSENT, "call end": STOP},
         _TEXT_FRONTS,
+    ),
+    Loss(
+        "This back-end's calls have no ids; the client gets ids that WilmerAI makes.",
+        {"ids": OWN},
+        backs=tuple(name for name, back in BACKS.items() if not back.gives_call_ids),
     ),
     Loss(
         "This client API has no reason of its own for it: such an answer ends as any other.",
@@ -272,6 +278,11 @@ def _calls(name: str, heard: Mapping[str, Heard]) -> str:
     return KEPT if got.calls == calls else LOST if not got.calls else repr(got.calls)
 
 
+def _call_ids(got: list[str]) -> str:
+    made = got if all(re.fullmatch("call_[0-9a-f]{24}", one) for one in got) and len(set(got)) == len(got) else None
+    return _matched(got, {KEPT: [call.id for call in ANSWERS["two-calls"].calls], ABSENT: [], OWN: made})
+
+
 def _reasoning(heard: Mapping[str, Heard]) -> str:
     answer, got = ANSWERS["reasoning"], heard["reasoning"]
     if got.text != answer.text:
@@ -302,6 +313,7 @@ _OUTCOMES = {
     "length": lambda heard: _matched(heard["length"].finish, {KEPT: "length"}),
     "call": lambda heard: _calls("one-call", heard),
     "calls": lambda heard: _calls("two-calls", heard),
+    "ids": lambda heard: _call_ids(heard["two-calls"].call_ids),
     "call end": lambda heard: _matched(heard["two-calls"].finish, {KEPT: "tool_calls", STOP: "stop"}),
     "reasoning": _reasoning,
     "usage": _usage,

@@ -6,13 +6,14 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from Tests.api.front_dialects import message_at
-from Tests.integration.gate_cases import CHAT, Ask, wait_in_queue
+from Tests.integration.gate_cases import CHAT, Ask, queued_ids, wait_in_queue
 from Tests.integration.launcher import (
     USER,
     Backend,
@@ -62,6 +63,11 @@ def test_only_what_runs_a_workflow_waits(gated_server: Launcher, backend: Backen
             ("OPTIONS", CHAT, None, 200),
             ("DELETE", "/api/chat", {"request_id": "nobody"}, 200),
             ("POST", "/api/show", {"model": shown}, 200),
+            ("POST", "/api/pull", {"model": shown}, 200),
+            ("POST", "/api/chat", {"model": shown}, 200),
+            ("POST", "/api/chat/", {"model": shown, "messages": None, "keep_alive": "0s", "stream": False}, 200),
+            ("POST", "/api/generate", {"model": shown, "prompt": "", "keep_alive": 0}, 200),
+            ("POST", "/api/chat", {"messages": []}, 400),
             ("POST", "/nowhere", {}, 404),
         ):
             response = gated_server.request(method, path, body)
@@ -70,6 +76,19 @@ def test_only_what_runs_a_workflow_waits(gated_server: Launcher, backend: Backen
         left = free(sock)
         assert ask.answer().text == "single says hello."
         assert time.monotonic() - left < AT_ONCE
+
+
+def test_a_large_body_waits_even_if_it_has_no_messages(gated_server: Launcher, backend: Backend) -> None:
+    """Nothing larger is read before there is a slot."""
+    with held(gated_server, backend) as sock, ThreadPoolExecutor() as pool:
+        asks = []
+        for size in (4096, 5_000_000):
+            before = len(queued_ids(gated_server))
+            body = {"model": USER, "messages": [], "keep_alive": "0" * size, "stream": False}
+            asks.append(pool.submit(gated_server.request, "POST", "/api/chat", body))
+            assert until(lambda before=before: len(queued_ids(gated_server)) > before)
+        free(sock)
+        assert all("load" not in ask.result().json.get("done_reason", "") for ask in asks)
 
 
 def test_the_line_of_a_request_tells_how_long_it_waited(gated_server: Launcher, backend: Backend) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from datetime import datetime
 from typing import Any
@@ -16,6 +17,7 @@ from Middleware.services.response_builder_service import (
     to_json,
 )
 from Middleware.utilities.text_utils import encode_text
+from Tests.tables import table
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 builder = ResponseBuilderService()
@@ -105,29 +107,54 @@ def test_error() -> None:
 NATIVE = {"function": {"name": "f", "arguments": {"a": 1}, "description": "kept"}}
 
 
-@pytest.mark.parametrize(
+A_CALL = {"name": "f", "arguments": {"a": 1}}
+
+
+@table(
     ("calls", "expected"),
     [
         (
             [{"id": "c", "type": "function", "index": 0, "function": {"name": "f", "arguments": '{"a": 1}'}}],
-            [{"function": {"name": "f", "arguments": {"a": 1}}}],
+            [{"id": "c", "function": {"index": 0, **A_CALL}}],
         ),
+        # Numbered from 0 in their order, whatever their own index.
         (
-            [{"id": "c", "function": {"name": "f", "arguments": {"a": 1}}}],
-            [{"function": {"name": "f", "arguments": {"a": 1}}}],
+            [
+                {"id": "c", "index": 7, "function": {"name": "f", "arguments": {"a": 1}, "index": 7}},
+                "x",
+                {"id": "d", "type": "custom", "function": {"name": "f", "arguments": '{"a": 1}', "index": 7}},
+            ],
+            [{"id": "c", "function": {"index": 0, **A_CALL}}, {"id": "d", "function": {"index": 1, **A_CALL}}],
         ),
-        ([NATIVE], [NATIVE]),
+        ([NATIVE], [{"id": None, "function": {"index": 0, **A_CALL, "description": "kept"}}]),
         (["x", None, 5], []),
         ([], []),
-        ([{}], [{"function": {"name": "", "arguments": {}}}]),
+        ([{}], [{"id": None, "function": {"index": 0, "name": "", "arguments": {}}}]),
         *[
-            ([{"function": {"name": "f", "arguments": bad}}], [{"function": {"name": "f", "arguments": {}}}])
+            (
+                [{"id": unusable, "function": {"name": "f", "arguments": '{"a": 1}'}}],
+                [{"id": None, "function": {"index": 0, **A_CALL}}],
+            )
+            for unusable in ("", None, 5, ["c"])
+        ],
+        *[
+            (
+                [{"id": "c", "function": {"name": "f", "arguments": bad}}],
+                [{"id": "c", "function": {"index": 0, "name": "f", "arguments": {}}}],
+            )
             for bad in ("", " ", "{bad", "[1]", "5", None, [1], "[" * 100_000)
         ],
     ],
 )
 def test_tool_calls_in_ollama_shape(calls: Any, expected: Any) -> None:
-    assert ollama_tool_calls(calls) == expected
+    """An id of None stands for one that is made: of its own for each call."""
+    found = ollama_tool_calls(calls)
+    made = [call for call, wanted in zip(found, expected, strict=True) if wanted["id"] is None]
+    assert all(re.fullmatch("call_[0-9a-f]{24}", str(call["id"])) for call in made)
+    assert len({str(call["id"]) for call in found}) == len(found)
+    for call in made:
+        call["id"] = None
+    assert found == expected
 
 
 @pytest.mark.parametrize("arguments", ["", "{bad", "[1]"])

@@ -272,7 +272,7 @@ class _OllamaStream(BaseStream):
         return b""
 
     def ending(self, usage: Callable[[], Usage], cancelled: bool) -> list[bytes]:
-        return [_line({**self._last(), **asdict(self._counters(usage()))})]
+        return [_line({**self._chunk("", self._reason), **asdict(self._counters(usage()))})]
 
     def error(self, error: PublicError) -> list[bytes]:
         return [_line(BUILDER.build_ollama_error(error.message))]
@@ -287,15 +287,12 @@ class _OllamaStream(BaseStream):
             self._templates[kind] = Template(lambda text: _line(chunk(text)))
         return self._templates[kind].fill(token)
 
-    def _last(self) -> dict[str, object]:
-        return self._chunk("", self._reason)
-
     def _chunk(self, token: str, finish_reason: str | None) -> dict[str, object]:
         raise NotImplementedError
 
 
 class OllamaChatStream(_OllamaStream):
-    """A streamed chat. Tool calls are collected and sent complete on the last line."""
+    """A streamed chat. Tool calls are collected and sent complete on a line of their own, directly before the last."""
 
     def __init__(self, model: str, request_id: str, counters: Callable[[Usage], Counters]) -> None:
         super().__init__(model, request_id, counters)
@@ -312,10 +309,13 @@ class OllamaChatStream(_OllamaStream):
         self._calls.add(calls)
         return super().tool_calls(token, calls, finish_reason)
 
-    def _last(self) -> dict[str, object]:
-        return BUILDER.build_ollama_chat_chunk(
-            "", self._reason, self._request_id, self._calls.calls() or None, model=self._model
-        )
+    def ending(self, usage: Callable[[], Usage], cancelled: bool) -> list[bytes]:
+        last = super().ending(usage, cancelled)
+        calls = self._calls.calls()
+        if not calls:
+            return last
+        chunk = BUILDER.build_ollama_chat_chunk("", None, self._request_id, calls, model=self._model)
+        return [_line(chunk), *last]
 
     def _chunk(self, token: str, finish_reason: str | None) -> dict[str, object]:
         return BUILDER.build_ollama_chat_chunk(token, finish_reason, self._request_id, model=self._model)

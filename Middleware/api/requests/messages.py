@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import OrderedDict, deque
@@ -139,22 +140,38 @@ def _openai_call(call: object) -> object:
 
 
 def _link_tool_results(messages: list[Message]) -> None:
-    """Give calls without an id one, and the following results the same, in order, as OpenAI servers require ids."""
-    waiting, known = _WaitingCalls(), set[str]()
+    """Give calls without an id one, and results without one that of their call, as OpenAI servers require ids.
+
+    A result belongs to the call with its id, else to the first call of its tool that has none yet, else to the first.
+    """
+    nameless, named, known = _WaitingCalls(), _WaitingCalls(), frozenset[str]()
     for position, message in enumerate(messages):
         calls = message.get("tool_calls")
         if message["role"] == "assistant" and isinstance(calls, list):
-            waiting = _WaitingCalls()
-            known = {str(call["id"]) for call in calls if isinstance(call, dict) and call.get("id")}
+            nameless, named = _WaitingCalls(), _WaitingCalls()
+            known = frozenset(str(call["id"]) for call in calls if isinstance(call, dict) and call.get("id"))
+            used = _result_ids(messages, position + 1) if known else known
             for number, call in enumerate(calls):
-                if isinstance(call, dict) and isinstance(call.get("function"), Mapping) and not call.get("id"):
+                if not isinstance(call, dict) or not isinstance(call.get("function"), Mapping):
+                    continue
+                if not call.get("id"):
                     calls[number] = {**call, "id": f"call_{position}_{number}"}
-                    waiting.add(number, calls[number])
-        elif message["role"] == "tool" and waiting.calls and str(message.get("tool_call_id")) not in known:
-            call = waiting.take(message.get("name"))
+                    nameless.add(number, calls[number])
+                elif str(call["id"]) not in used:
+                    named.add(number, call)
+        elif message["role"] == "tool" and str(message.get("tool_call_id")) not in known:
             # Some clients send the id in the result only.
-            message["tool_call_id"] = message.get("tool_call_id") or call["id"] or ""
-            call["id"] = message["tool_call_id"]
+            waiting = nameless if nameless.calls or message.get("tool_call_id") else named
+            if waiting.calls:
+                call = waiting.take(message.get("name"))
+                message["tool_call_id"] = message.get("tool_call_id") or call["id"] or ""
+                call["id"] = message["tool_call_id"]
+
+
+def _result_ids(messages: list[Message], start: int) -> frozenset[str]:
+    """Return the ids of the results from ``start`` on, up to the next message with calls."""
+    results = itertools.takewhile(lambda message: "tool_calls" not in message, itertools.islice(messages, start, None))
+    return frozenset(str(message.get("tool_call_id")) for message in results if message["role"] == "tool")
 
 
 class _WaitingCalls:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
@@ -58,6 +59,11 @@ def read_fragment(fragment: ToolCall) -> tuple[str, str, str | Mapping[str, obje
         return found, "", None
     name, arguments = function.get("name"), function.get("arguments")
     return (found, name if isinstance(name, str) else "", arguments if isinstance(arguments, (str, Mapping)) else None)
+
+
+def new_call_id() -> str:
+    """Return the id of a call to which the server gave none."""
+    return f"call_{secrets.token_hex(12)}"
 
 
 class ToolCallNumbers:

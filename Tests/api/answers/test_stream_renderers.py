@@ -230,8 +230,14 @@ def test_calls(name: str) -> None:
         assert [item["choices"][0]["finish_reason"] for item in items] == [None, "stop"]
     elif name == "ollama chat":
         assert len(items) == 1 and "tool_calls" not in items[0]["message"]
-        assert ending[0]["message"]["tool_calls"] == [{"function": {"name": "f", "arguments": {}}}]
-        assert (ending[0]["done"], ending[0]["done_reason"]) == (True, "stop")
+        line, last = ending
+        assert line["message"] == {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "c1", "function": {"index": 0, "name": "f", "arguments": {}}}],
+        }
+        assert line["done"] is False and "done_reason" not in line
+        assert (last["done"], last["done_reason"]) == (True, "stop") and "tool_calls" not in last["message"]
     else:
         assert len(items) == 1 and "tool_calls" not in json.dumps(ending)
 

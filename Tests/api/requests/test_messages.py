@@ -205,7 +205,50 @@ def test_ollama_calls_become_openai_calls() -> None:
         ("function", "{}"),
     ]
     assert len({entry["id"] for entry in calls}) == 3 and calls[2]["id"] == "c9"
-    assert [message.get("tool_call_id") for message in messages[1:]] == [calls[0]["id"], calls[1]["id"], None]
+    assert [message.get("tool_call_id") for message in messages[1:]] == [calls[0]["id"], calls[1]["id"], "c9"]
+
+
+F, G = ("f", "F1"), ("g", "G1")
+
+
+@table(
+    ("calls", "results", "expected"),
+    [
+        # By id: in any order, and with the name of another tool.
+        ([F, G], [{"tool_call_id": "G1"}, {"tool_call_id": "F1"}], ["G1", "F1"]),
+        ([F, G], [{"tool_call_id": "G1", "tool_name": "f"}, {"tool_call_id": "F1", "tool_name": "g"}], ["G1", "F1"]),
+        # By name, in Ollama's word or OpenAI's.
+        ([F, G], [{"tool_name": "g"}, {"tool_name": "f"}], ["G1", "F1"]),
+        ([F, G], [{"name": "g"}, {"name": "f"}], ["G1", "F1"]),
+        ([F, ("f", "F2")], [{"tool_name": "f"}, {"tool_name": "f"}], ["F1", "F2"]),
+        # By order.
+        ([F, G], [{}, {}], ["F1", "G1"]),
+        ([F, G], [{"tool_name": "unknown"}, {"tool_name": ""}], ["F1", "G1"]),
+        ([F, G], [{"tool_call_id": ""}, {"tool_call_id": None}], ["F1", "G1"]),
+        # In several ways: a result with an id keeps its call for itself, also if it comes last.
+        ([F, G], [{"tool_call_id": "F1"}, {}], ["F1", "G1"]),
+        ([F, G], [{}, {"tool_call_id": "F1"}], ["G1", "F1"]),
+        ([F, G], [{"tool_name": "f"}, {"tool_call_id": "F1"}], ["G1", "F1"]),
+        # More results than calls, fewer, and none that fits: nothing is made up.
+        ([F], [{}, {}], ["F1", None]),
+        ([F, G], [{}], ["F1"]),
+        ([F, G], [{"tool_call_id": "other"}], ["other"]),
+        # Calls without an id take one that comes with the result.
+        ([("f", None), ("g", "")], [{"tool_call_id": "r2", "tool_name": "g"}, {"tool_call_id": "r1"}], ["r2", "r1"]),
+    ],
+)
+def test_results_belong_to_calls(
+    calls: list[tuple[str, str | None]], results: list[dict[str, Any]], expected: list[str | None]
+) -> None:
+    asked = [{"id": call_id, "function": {"name": name, "arguments": {}}} for name, call_id in calls]
+    turn = {"role": "assistant", "content": "", "tool_calls": asked}
+    sent = [turn, *[{"role": "tool", "content": "x", **result} for result in results], {"role": "user", "content": "?"}]
+    messages = chat_messages([*sent, *sent])
+    for round_ in (messages[: len(sent)], messages[len(sent) :]):
+        assert [message.get("tool_call_id") for message in round_[1:-1]] == expected
+        ids = [call["id"] for call in round_[0]["tool_calls"]]
+        assert all(ids) and len(set(ids)) == len(ids)
+        assert ids == [own for _, own in calls] or set(ids) == set(expected)
 
 
 def test_ids_of_several_rounds_differ() -> None:

@@ -175,12 +175,13 @@ class BaseApiHandler(ABC):
             response.headers.add(*NO_RETRY)
         return response
 
-    def listing(self, build: Callable[[], Mapping[str, object]]) -> Response:
-        """Answer a request that runs no workflow with the result of ``build``."""
+    def listing(self, build: Callable[[], Mapping[str, object] | Response]) -> Response:
+        """Answer a request that runs no workflow with the result of ``build``, JSON unless that is a response."""
         context = RequestContext(request_id=http.environ.get(REQUEST_ID_KEY) or new_request_id())
         with request_scope(context):
             try:
-                return json_response(build())
+                found = build()
+                return found if isinstance(found, Response) else json_response(found)
             # As in serve().
             except BaseException as error:
                 return self.failure(error, context)

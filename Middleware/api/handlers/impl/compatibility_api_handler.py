@@ -24,8 +24,10 @@ from Middleware.utilities.config.paths import documentation_directory
 from Middleware.utilities.discussions.discussion_folder import discussions
 from Middleware.utilities.http.addresses import is_loopback
 
-# Ollama's clients look for the second line.
-GREETING = f"WilmerAI {VERSION}\nOllama is running\n"
+# Some clients of Ollama compare the whole body with this.
+GREETING = "Ollama is running"
+# What the greeting does not say.
+PROGRAM = ("Server-Program", f"WilmerAI/{VERSION}")
 DOCUMENTATION = Path(documentation_directory())
 # Pages that the front page links to, with what they are about; the route of the documentation serves all others too.
 _GUIDES = (
@@ -67,9 +69,8 @@ class CompatibilityApiHandler(BaseApiHandler):
 
     @staticmethod
     def root() -> Response:
-        # Of all clients only browsers ask for HTML by its name.
-        if "text/html" not in http.headers.get("Accept", ""):
-            return Response(GREETING, content_type="text/plain; charset=utf-8")
+        if not _is_browser():
+            return Response(GREETING, content_type="text/plain; charset=utf-8", headers=[PROGRAM])
         response = Response(_front_page().html(), content_type="text/html; charset=utf-8")
         response.headers.update({"Content-Security-Policy": POLICY, "Cache-Control": "no-store", "Vary": "Accept"})
         return response
@@ -86,6 +87,13 @@ class CompatibilityApiHandler(BaseApiHandler):
         # A database that does not answer is not a reason to take the server out: it chats on without stored memories.
         database = process().one(discussions).health
         return json_response({"status": "ok", "database": database} if database else {"status": "ok"})
+
+
+def _is_browser() -> bool:
+    """Return whether a browser wants to show a page. Programs, such as those in Java, may ask for HTML as well."""
+    kinds = [kind.partition(";")[0].strip().lower() for kind in http.headers.get("Accept", "").split(",")]
+    navigates = http.headers.get("Sec-Fetch-Mode", "").strip().lower() == "navigate"
+    return kinds[0] == "text/html" and (navigates or "application/xhtml+xml" in kinds)
 
 
 def _front_page() -> _FrontPage:

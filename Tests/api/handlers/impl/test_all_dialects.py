@@ -339,7 +339,7 @@ def test_tool_calls(lab: ApiLab, front: Front, stream: bool) -> None:
         )
     )
     answer = ask(lab, front, stream=stream, tools=TOOLS)
-    native = [{"function": {"name": "f", "arguments": {"a": 1}}}]
+    native = [{"id": "c1", "function": {"index": 0, "name": "f", "arguments": {"a": 1}}}]
     assert front.answer(answer.data, stream) == "so"
     assert front.calls(answer.data, stream) == (
         [] if not front.chat else native if front.ollama else fragments if stream else [CALL]
@@ -348,7 +348,9 @@ def test_tool_calls(lab: ApiLab, front: Front, stream: bool) -> None:
     assert reasons == ["tool_calls" if front is OPENAI_CHAT else "stop"]
     assert ("tools" in lab.backend.requests[0].json) is front.chat
     if front is OLLAMA_CHAT and stream:
-        assert [bool(item["message"].get("tool_calls")) for item in front.items(answer.data)][-1] is True
+        text, calls, last = front.items(answer.data)
+        assert [bool(item["message"].get("tool_calls")) for item in (text, calls, last)] == [False, True, False]
+        assert (calls["done"], calls["message"]["content"], last["done"]) == (False, "", True)
 
 
 @pytest.mark.parametrize(
@@ -414,7 +416,7 @@ def test_tool_calls_alone(lab: ApiLab, front: Front, stream: bool) -> None:
     assert len(front.calls(answer.data, stream)) == (1 if front.chat else 0)
     if stream:
         assert front.finishes(answer.data) == ["tool_calls" if front is OPENAI_CHAT else "stop"]
-        assert len(front.items(answer.data)) == 1
+        assert len(front.items(answer.data)) == (2 if front is OLLAMA_CHAT else 1)
     elif front is OPENAI_CHAT:
         assert answer.json["choices"][0]["message"]["content"] is None
     if front is OLLAMA_CHAT:
@@ -467,7 +469,9 @@ def test_liveness_call(lab: ApiLab, front: Front, text: str, node: dict[str, Any
     if not injected or not front.chat:
         assert calls == [] and front.finishes(answer.data) == ["stop"]
     elif front.ollama:
-        assert calls == [{"function": {"name": "ping", "arguments": {"a": 1}}}]
+        (call,) = calls
+        assert call.pop("id").startswith("wilmer_liveness_")
+        assert call == {"function": {"index": 0, "name": "ping", "arguments": {"a": 1}}}
         assert front.finishes(answer.data) == ["stop"]
     else:
         (call,) = calls
@@ -643,8 +647,8 @@ LIST = "The 'messages' field must be a list of objects."
         (OPENAI_CHAT, {}, MESSAGES),
         (OPENAI_CHAT, {"model": "m"}, MESSAGES),
         (OLLAMA_CHAT, {}, BOTH),
-        (OLLAMA_CHAT, {"model": "m"}, BOTH),
         (OLLAMA_CHAT, {"messages": []}, BOTH),
+        (OLLAMA_CHAT, {"model": "m", "keep_alive": " " * 4096}, BOTH),
         (OLLAMA_TEXT, {}, MODEL),
         (OLLAMA_TEXT, {"prompt": "x"}, MODEL),
         (OLLAMA_TEXT, {"model": "", "prompt": "x"}, MODEL),
@@ -655,7 +659,7 @@ LIST = "The 'messages' field must be a list of objects."
             for messages, text in (
                 ([{"content": "x"}], ROLE),
                 ([{"role": "user"}], CONTENT),
-                (None, LIST),
+                *([] if chat is OLLAMA_CHAT else [(None, LIST)]),
                 ("x", LIST),
                 (["x"], LIST),
                 ({"role": "user"}, LIST),

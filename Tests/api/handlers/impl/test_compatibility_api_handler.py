@@ -14,6 +14,7 @@ from flask.testing import FlaskClient
 from Middleware.api.app import create_app
 from Middleware.api.handlers.impl.compatibility_api_handler import DOCUMENTATION
 from Middleware.common import instance_global_variables as instance
+from Middleware.common.constants import VERSION
 from Tests.api.api_lab import Answer, ApiLab
 from Tests.stub_backend import StubBackend
 from Tests.tables import table
@@ -133,17 +134,53 @@ def test_a_page_of_the_documentation_is_text(client: FlaskClient) -> None:
     response.close()
 
 
-@table("accept", [None, "*/*", "application/json", "text/plain"])
-def test_programs_read_that_ollama_runs(client: FlaskClient, accept: str | None) -> None:
-    response = client.get("/", headers={"Accept": accept} if accept else {})
-    assert response.text.endswith("\nOllama is running\n")
+JAVA = "text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2"
+CHROME = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
+NAVIGATE = {"Sec-Fetch-Mode": "navigate"}
 
 
-def test_root(client: FlaskClient) -> None:
-    response = client.get("/")
-    assert response.status_code == 200
-    assert response.headers["Content-Type"].startswith("text/plain")
-    assert "Ollama is running" in response.text and "WilmerAI" in response.text
+@table(
+    ("headers", "page"),
+    [
+        ({}, False),
+        *[
+            ({"Accept": accept}, False)
+            for accept in (
+                "*/*",
+                "application/json",
+                "text/plain",
+                JAVA,
+                "text/html",
+                "text/*",
+                "",
+                ",",
+                "*/*, text/html, application/xhtml+xml",
+                "application/xhtml+xml,text/html",
+                "text/htmlx,application/xhtml+xml",
+                "text/html,application/xhtml+xmlx",
+            )
+        ],
+        # A script of a page is not a page that somebody looks at.
+        ({"Accept": "text/html", "Sec-Fetch-Mode": "cors"}, False),
+        ({"Accept": "*/*", **NAVIGATE}, False),
+        ({"Accept": JAVA, **NAVIGATE}, True),
+        ({"Accept": CHROME, **NAVIGATE}, True),
+        ({"Accept": CHROME}, True),
+        ({"Accept": "text/html", **NAVIGATE}, True),
+        ({"Accept": " Text/HTML ; q=0.9 , Application/XHTML+XML ; q=0.8"}, True),
+    ],
+)
+def test_only_browsers_get_the_page(lab: ApiLab, headers: dict[str, str], page: bool) -> None:
+    answer, head = Answer(lab.client.get("/", headers=headers)), Answer(lab.client.head("/", headers=headers))
+    assert answer.status == head.status == 200
+    assert head.data == b"" and head.headers["Content-Length"] == str(len(answer.data))
+    assert answer.headers["Content-Type"] == head.headers["Content-Type"]
+    if page:
+        assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    else:
+        assert answer.data == b"Ollama is running" and len(answer.data) == 17
+        assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
+        assert answer.headers["Server-Program"] == head.headers["Server-Program"] == f"WilmerAI/{VERSION}"
 
 
 def test_health(client: FlaskClient) -> None:

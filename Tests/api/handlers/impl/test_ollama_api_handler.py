@@ -175,10 +175,11 @@ def test_invalid_arguments_become_an_empty_object(lab: ApiLab) -> None:
     )
     answer = chat(lab, user("x"), stream=True, tools=[{"type": "function", "function": {"name": "f"}}])
     assert OLLAMA_CHAT.calls(answer.data, True) == [
-        {"function": {"name": "f", "arguments": {"done": True}}},
-        {"function": {"name": "g", "arguments": {}}},
+        {"id": "a", "function": {"index": 0, "name": "f", "arguments": {"done": True}}},
+        {"id": "b", "function": {"index": 1, "name": "g", "arguments": {}}},
     ]
-    assert [bool(item["message"].get("tool_calls")) for item in OLLAMA_CHAT.items(answer.data)].count(True) == 1
+    *_, calls, last = [item["message"] for item in OLLAMA_CHAT.items(answer.data)]
+    assert len(calls["tool_calls"]) == 2 and "tool_calls" not in last
 
 
 # -- text generation ---------------------------------------------------------------------------------------------------
@@ -211,23 +212,83 @@ def test_image_without_words(lab: ApiLab) -> None:
     assert len(lab.backend.requests) == 1
 
 
-@pytest.mark.parametrize(
+FULL = {"model": "m", "keep_alive": ""}
+# The longest body of a call that loads a model.
+LONGEST = {**FULL, "keep_alive": "x" * (4096 - len(json.dumps(FULL)))}
+
+
+@table("stream", [False, True])
+@table(
     ("path", "fields"),
     [
-        ("/api/generate", {}),
-        ("/api/generate", {"prompt": ""}),
-        ("/api/generate", {"keep_alive": -1, "stream": True}),
-        ("/api/chat", {"messages": []}),
-        ("/api/chat", {"messages": [], "stream": True}),
+        *[
+            ("/api/generate", fields)
+            for fields in (
+                {},
+                {"prompt": ""},
+                {"prompt": None},
+                {"prompt": "", "system": "", "images": [], "options": {"num_ctx": 9}, "think": True, "raw": True},
+                {"images": None, "suffix": "x", "template": "{{ .Prompt }}", "context": [1, 2], "format": "json"},
+                LONGEST,
+            )
+        ],
+        *[
+            ("/api/chat", fields)
+            for fields in (
+                {},
+                {"messages": []},
+                {"messages": None},
+                {"messages": [], "tools": [{"type": "function", "function": {"name": "f"}}], "options": {}},
+                LONGEST,
+            )
+        ],
+        ("/api/chat/", {}),
     ],
 )
-def test_load_call_runs_no_workflow(lab: ApiLab, path: str, fields: dict[str, Any]) -> None:
-    answer = lab.post({"model": "m", **fields}, path)
-    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
-    body = answer.json
-    assert (body["model"], body["done"], body["done_reason"]) == ("tester", True, "load")
-    assert body.get("response", body.get("message", {}).get("content")) == ""
+def test_load_call_runs_no_workflow(lab: ApiLab, path: str, fields: dict[str, Any], stream: bool) -> None:
+    answer = lab.post({"model": "m", **fields, "stream": stream} if fields is not LONGEST else fields, path)
+    stream = stream or fields is LONGEST
+    kind = "application/x-ndjson" if stream else "application/json"
+    assert (answer.status, answer.headers["Content-Type"]) == (200, kind)
+    assert answer.data.count(b"\n") == int(stream) and answer.data.endswith(b"\n") is stream
+    body = without_varying(answer.json)
+    assert body.pop("done_reason") == "load" and body.pop("done") is True and body.pop("model") == "tester"
+    assert body.get("message", {"role": "assistant", "content": ""}) == {"role": "assistant", "content": ""}
+    assert body.get("response", "") == "" and {"message", "response"} & body.keys()
     assert lab.backend.requests == []
+
+
+@table(
+    ("path", "fields"),
+    [
+        ("/api/generate", {"prompt": "x"}),
+        ("/api/generate", {"system": "x"}),
+        ("/api/generate", {"prompt": "", "images": ["Zm9v"]}),
+        ("/api/chat", {"messages": [user("x")]}),
+        # A body that is not read before there is a slot.
+        ("/api/generate", {"prompt": "x", "keep_alive": "0" * 4096}),
+    ],
+)
+def test_other_calls_run_the_workflow(lab: ApiLab, path: str, fields: dict[str, Any]) -> None:
+    lab.default([static("Hi")])
+    answer = lab.post({"model": "m", "keep_alive": 0, **fields, "stream": False}, path).json
+    assert (answer["done_reason"], answer.get("response") or answer["message"]["content"]) == ("stop", "Hi")
+
+
+@table(
+    ("model", "said"),
+    [("tester", ""), ("tester:latest", ""), ("nobody", "Multi-user"), ("", "Multi-user"), (5, "must be a text")],
+)
+@table("path", PATHS)
+def test_a_load_call_takes_the_names_that_a_run_takes(lab: ApiLab, path: str, model: Any, said: str) -> None:
+    lab.users("tester", "bob")
+    lab.user_file("bob")
+    answers = [lab.post({"model": model, **run}, path) for run in ({}, {"prompt": "x", "messages": [user("x")]})]
+    assert answers[0].status == (400 if said else 200)
+    if said:
+        assert answers[0].json == answers[1].json and answers[0].status == answers[1].status
+    if said and model != "":
+        assert said in answers[0].json["error"]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +310,7 @@ def test_load_call_runs_no_workflow(lab: ApiLab, path: str, fields: dict[str, An
     ],
 )
 def test_unload_call_says_so(lab: ApiLab, keep_alive: Any, reason: str) -> None:
-    for path, fields in (("/api/generate", {}), ("/api/chat", {"messages": []})):
+    for path, fields in (("/api/generate", {}), ("/api/chat", {"messages": []}), ("/api/chat", {})):
         body = lab.post({"model": "m", "keep_alive": keep_alive, **fields}, path).json
         assert (body["done"], body["done_reason"]) == (True, reason)
     assert lab.backend.requests == []
@@ -277,7 +338,7 @@ def test_tags(lab: ApiLab) -> None:
         "details": {
             "format": "gguf",
             "family": "wilmer",
-            "families": None,
+            "families": ["wilmer"],
             "parameter_size": "N/A",
             "quantization_level": "Q8",
         },
@@ -301,13 +362,71 @@ def test_ps(lab: ApiLab) -> None:
     models = listed(lab).get("/api/ps").json["models"]
     assert [model["model"] for model in models] == ["tester:a:latest", "tester:b:latest"]
     assert all(model.keys() >= {"name", "size", "digest", "details", "expires_at", "size_vram"} for model in models)
+    assert all(model["details"]["families"] == ["wilmer"] for model in models)
 
 
 @pytest.mark.parametrize("body", [{"model": "tester:a"}, {"model": "tester:a:latest"}, {"name": "tester:a"}])
 def test_show(lab: ApiLab, body: dict[str, str]) -> None:
     shown = listed(lab).post(body, "/api/show").json
     assert {"completion", "tools"} <= set(shown["capabilities"])
-    assert shown["details"]["family"] == "wilmer" and shown["model_info"]
+    assert (shown["details"]["family"], shown["details"]["families"]) == ("wilmer", ["wilmer"]) and shown["model_info"]
+
+
+@table(
+    ("body", "status"),
+    [
+        ({"model": "tester:a"}, 200),
+        ({"model": "tester:a:latest"}, 200),
+        ({"name": "tester:b"}, 200),
+        ({"model": "", "name": "tester:b", "insecure": True}, 200),
+        ({"model": "tester:_x"}, 404),
+        ({"model": "tester"}, 404),
+        ({"model": "a"}, 404),
+        ({"model": "llama3.2:latest"}, 404),
+        ({"model": "x" * 5000}, 404),
+        ({}, 400),
+        ({"model": 5}, 400),
+        ({"model": ""}, 400),
+        ([], 400),
+        ("{oops", 400),
+    ],
+)
+@table("stream", [None, True, False])
+def test_pull(lab: ApiLab, body: Any, status: int, stream: bool | None) -> None:
+    asked = {**body, **({} if stream is None else {"stream": stream})} if isinstance(body, dict) else body
+    answer = listed(lab).post(asked, "/api/pull")
+    assert answer.status == status
+    if status == 404:
+        assert answer.json == {"error": f"model '{body['model'][:100]}' is not listed here; it cannot be pulled"}
+    elif status == 400:
+        assert answer.json.keys() == {"error"}
+    elif stream is False:
+        assert answer.headers["Content-Type"] == "application/json"
+        assert answer.json == {"status": "success"}
+    else:
+        assert answer.headers["Content-Type"] == "application/x-ndjson"
+        assert [json.loads(line) for line in answer.data.splitlines()] == [
+            {"status": "pulling manifest"},
+            {"status": "success"},
+        ]
+
+
+@table(("named", "status"), [("Vectors", 200), (["One", "Two"], 200), ("", 404), (" ", 404), ([], 404)])
+def test_any_name_can_be_pulled_where_there_are_embeddings(lab: ApiLab, named: Any, status: int) -> None:
+    lab.users("tester")
+    listed(lab).user(allowSharedWorkflows=True, embeddingEndpointName=named)
+    assert lab.post({"model": "nomic-embed-text", "stream": False}, "/api/pull").status == status
+    # With several users, the name must say whose endpoint it is.
+    lab.users("tester", "bob")
+    lab.user_file("bob")
+    for model, expected in (("tester:nomic-embed-text", status), ("bob:nomic-embed-text", 404), ("nomic", 404)):
+        assert lab.post({"model": model, "stream": False}, "/api/pull").status == expected, model
+
+
+@table(("path", "method"), [("push", "POST"), ("create", "POST"), ("copy", "POST"), ("delete", "DELETE")])
+def test_what_changes_models_is_not_offered(lab: ApiLab, path: str, method: str) -> None:
+    with lab.client.open(f"/api/{path}", method=method, json={"model": "tester"}) as response:
+        assert response.status_code == 404 and response.get_json().keys() == {"error"}
 
 
 @pytest.mark.parametrize(
