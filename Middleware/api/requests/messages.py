@@ -9,6 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from Middleware.api.requests.content import ContentReader, Fields, has_stray_images, images_in, with_images_moved
 from Middleware.exceptions import ClientError
 from Middleware.models.messages import Message, ToolCall
 from Middleware.utilities import config_utils
@@ -16,8 +17,9 @@ from Middleware.utilities import config_utils
 ROLE_PREFIXES = {"user": "User: ", "assistant": "Assistant: "}
 ROLE_NAMES = {"developer": "system"}
 COPIED_KEYS = ("tool_call_id", "name")
-TEXT_PARTS = ("text", "input_text", "output_text")
 GENERATOR = "Assistant:"
+# A number as a content counts as its text on the chat routes.
+_READER = ContentReader(numbers=True)
 _SEGMENT = re.compile(r"\[Beg_(\w+)\](.*?)(?=\[Beg_\w+\]|\Z)", re.DOTALL)
 _TAGGED_ROLES = {"User": "user", "Assistant": "assistant", "SysMes": "systemMes", "Sys": "system"}
 
@@ -32,19 +34,22 @@ def chat_messages(raw: object, *, empty_texts_left_out: bool = False) -> list[Me
     add_prefixes = config_utils.user_flag("chatCompleteAddUserAssistant")
     prefixes = ROLE_PREFIXES if add_prefixes else {}
     messages: list[Message] = []
-    has_calls = False
-    for sent in raw:
+    has_calls = has_strays = False
+    for number, sent in enumerate(raw):
         role, content = sent.get("role"), sent.get("content")
         # A conversation has thousands of messages with only these two, and a call for each would double the time.
         if len(sent) == 2 and isinstance(content, str) and isinstance(role, str) and role:
             role = ROLE_NAMES.get(role, role)
             messages.append({"role": role, "content": prefixes.get(role, "") + content if prefixes else content})
         else:
-            message = _message(sent, prefixes, empty_texts_left_out)
-            has_calls = has_calls or "tool_calls" in message
-            messages.append(message)
+            made = _messages(sent, f"messages[{number}]", prefixes, empty_texts_left_out)
+            has_calls = has_calls or any("tool_calls" in message for message in made)
+            has_strays = has_strays or has_stray_images(made)
+            messages += made
     if has_calls:
         _link_tool_results(messages)
+    if has_strays:
+        messages = with_images_moved(messages, prefixes.get("user", ""))
     _open_answer(messages, add_prefixes)
     return messages
 
@@ -96,7 +101,8 @@ def string_list(value: object) -> list[str]:
     return [entry for entry in value if isinstance(entry, str) and entry] if isinstance(value, list) else []
 
 
-def _message(raw: Mapping[str, object], prefixes: Mapping[str, str], empty_texts_left_out: bool) -> Message:
+def _messages(raw: Fields, path: str, prefixes: Mapping[str, str], empty_texts_left_out: bool) -> list[Message]:
+    """Return the message of a client; blocks of results, as Anthropic's clients send them, come before it."""
     role = raw.get("role")
     if not role or not isinstance(role, str):
         raise ClientError("Each message must have a 'role' field.")
@@ -107,25 +113,33 @@ def _message(raw: Mapping[str, object], prefixes: Mapping[str, str], empty_texts
     ):
         raise ClientError("Each message must have 'content' or 'tool_calls'.")
     role = ROLE_NAMES.get(role, role)
-    text, images = _content(raw.get("content"))
-    images += string_list(raw.get("images"))
-    message: dict[str, object] = {"role": role, "content": prefixes.get(role, "") + text}
-    if images:
-        message["images"] = images
+    content = _READER.read(raw.get("content"), f"{path}.content", role)
+    if "images" in raw:
+        content.images += images_in(raw["images"], f"{path}.images")
+    made = content.messages(role)
+    message = cast(dict[str, object], made[-1])
+    message["content"] = prefixes.get(made[-1]["role"], "") + made[-1]["content"]
     if raw.get("tool_calls") is not None:
-        calls = raw["tool_calls"]
-        message["tool_calls"] = [_openai_call(call) for call in calls] if isinstance(calls, list) else calls
+        message["tool_calls"] = _calls(raw["tool_calls"], content.calls)
     for key in COPIED_KEYS:
         if raw.get(key) is not None:
-            message[key] = raw[key]
+            message.setdefault(key, raw[key])
     # Ollama's key for it.
     if isinstance(raw.get("tool_name"), str):
         message.setdefault("name", raw["tool_name"])
     # The fields of tools are passed on as the client sent them: the back-end validates them, nodes check before use.
-    return cast(Message, message)
+    return made
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------
+def _calls(given: object, blocks: Sequence[ToolCall]) -> object:
+    """Return the calls of a message. Some clients send the same ones as blocks of the content, too."""
+    if not isinstance(given, list):
+        return blocks or given
+    known = {call.get("id") for call in given if isinstance(call, dict)}
+    return [*map(_openai_call, given), *(call for call in blocks if call["id"] not in known)]
+
+
 def _openai_call(call: object) -> object:
     """Return a tool call in OpenAI's form. In Ollama's, arguments are an object, and there is neither type nor id."""
     if (
@@ -196,46 +210,6 @@ class _WaitingCalls:
         return self.calls.popitem(last=False)[1]
 
 
-# -- contents ----------------------------------------------------------------------------------------------------------
-def _content(content: object) -> tuple[str, list[str]]:
-    if isinstance(content, str):
-        return content, []
-    if content is None:
-        return "", []
-    if isinstance(content, list):
-        return _parts(content)
-    # Any other object has no text that could be sent on.
-    if isinstance(content, dict):
-        raise ClientError("The 'content' of a message must be a text or a list of parts.")
-    return str(content), []
-
-
-def _parts(parts: list[object]) -> tuple[str, list[str]]:
-    texts: list[str] = []
-    images: list[str] = []
-    for part in parts:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, dict) and part.get("type") in TEXT_PARTS:
-            texts.append(str(part.get("text") or ""))
-        elif isinstance(part, dict) and (image := image_of(part)):
-            images.append(image)
-    return "\n".join(texts), images
-
-
-def image_of(part: Mapping[str, object]) -> str:
-    if part.get("type") in ("image_url", "input_image"):
-        value = part.get("image_url")
-        url = value.get("url") if isinstance(value, dict) else value
-        return url if isinstance(url, str) else ""
-    source = part.get("source")
-    if part.get("type") != "image" or not isinstance(source, dict):
-        return ""
-    if source.get("type") == "base64" and source.get("data"):
-        return f"data:{source.get('media_type') or 'image/png'};base64,{source['data']}"
-    return str(source.get("url") or "") if source.get("type") == "url" else ""
-
-
 # -- prompts of the text routes ----------------------------------------------------------------------------------------
 def parse_tagged_prompt(text: str) -> list[Message]:
     """Return the messages of a prompt with role markers such as ``[Beg_User]``; empty if it has none.
@@ -269,7 +243,7 @@ def generate_messages(body: dict[str, object]) -> list[Message]:
     messages = _tagged_or_plain(system + prompt)
     if system.strip() and not parse_tagged_prompt(system) and parse_tagged_prompt(prompt):
         messages.insert(0, {"role": "system", "content": system})
-    images = string_list(body.get("images"))
+    images = images_in(body.get("images"), "images")
     if images:
         _attach(images, messages)
     return messages

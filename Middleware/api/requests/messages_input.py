@@ -5,18 +5,23 @@ Source of the form: the API reference of Anthropic, and the types of its package
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
+from Middleware.api.requests.content import (
+    ContentReader,
+    Fields,
+    alternatives,
+    has_stray_images,
+    kind_of,
+    shown,
+    with_images_moved,
+)
 from Middleware.api.requests.messages import with_user_options
 from Middleware.api.requests.offered_tools import OfferedTools, log_not_offered
 from Middleware.exceptions import ClientError
-from Middleware.models.messages import Message, ToolCall
+from Middleware.models.messages import Message
 from Middleware.utilities.text_utils import did_you_mean
-
-Fields = Mapping[str, object]
 
 ROLES = ("user", "assistant", "system")
 CHOICES = ("auto", "any", "tool", "none")
@@ -25,12 +30,9 @@ THINKING = ("enabled", "adaptive", "between_tools")
 # Claude Code begins its system prompt with a block that contains a checksum of the conversation. It changes with each
 # request, so that no back-end could use its prompt cache.
 BILLING = "x-anthropic-billing-header:"
-# A tool's own text usually says that it failed. This far into it, the word is looked for.
-ERROR_WITHIN = 40
 # Fields that change what is answered, so that ignoring them would be wrong.
 NOT_OFFERED = ("container", "mcp_servers")
-# A role, a type or a MIME type.
-_WORD = re.compile(r"[\w./-]{1,60}")
+_READER = ContentReader(dotted=True, lenient=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,9 @@ def read_request(body: Fields) -> MessagesRequest:
     _refuse_not_offered(body)
     loaded: set[str] = set()
     messages = [*_system(body.get("system")), *_turns(body, loaded)]
+    if has_stray_images(messages):
+        messages = with_images_moved(messages)
+    messages = _with_question_last(messages)
     thinking = body.get("thinking")
     thinking = thinking if isinstance(thinking, Mapping) else {}
     tools, choice = _tools(body, loaded)
@@ -86,14 +91,14 @@ def _refuse_not_offered(body: Fields) -> None:
 # -- messages ----------------------------------------------------------------------------------------------------------
 def _system(system: object) -> list[Message]:
     """Return the first system message, if the request has one."""
-    texts = []
-    for path, block in _blocks(system, "system"):
-        if block.get("type") != "text":
-            raise ClientError(f"{path}: expected a text block, found {_shown(block.get('type'))}.")
-        text = _text(block, "text", path)
-        if text and not text.startswith(BILLING):
-            texts.append(text)
-    return [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
+    content = _READER.read(system, "system", "system")
+    texts = [text for text in content.texts if text and not text.startswith(BILLING)]
+    if not texts and not content.images:
+        return []
+    message: Message = {"role": "system", "content": "\n\n".join(texts)}
+    if content.images:
+        message["images"] = content.images
+    return [message]
 
 
 def _turns(body: Fields, loaded: set[str]) -> list[Message]:
@@ -102,20 +107,22 @@ def _turns(body: Fields, loaded: set[str]) -> list[Message]:
     if turns is None:
         raise ClientError("messages: this field is required.")
     if not isinstance(turns, list):
-        raise ClientError(f"messages: expected a list of objects, found {_kind(turns)}.")
+        raise ClientError(f"messages: expected a list of objects, found {kind_of(turns)}.")
     messages: list[Message] = []
     for number, turn in enumerate(turns):
         if not isinstance(turn, dict):
-            raise ClientError(f"messages.{number}: expected an object, found {_kind(turn)}.")
+            raise ClientError(f"messages.{number}: expected an object, found {kind_of(turn)}.")
         role, content = turn.get("role"), turn.get("content")
         if role not in ROLES:
-            raise ClientError(f"messages.{number}.role: expected {_alternatives(ROLES)}, found {_shown(role)}.")
+            raise ClientError(f"messages.{number}.role: expected {alternatives(ROLES)}, found {shown(role)}.")
         # By far the most turns of a long chat are of this form.
         if isinstance(content, str):
             messages.append({"role": role, "content": content})
         else:
-            messages += _Turn(role, loaded).read(content, f"messages.{number}.content")
-    return _with_question_last(messages)
+            read = _READER.read(content, f"messages[{number}].content", role)
+            loaded.update(read.loaded)
+            messages += read.messages(role)
+    return messages
 
 
 def _with_question_last(messages: list[Message]) -> list[Message]:
@@ -130,176 +137,6 @@ def _with_question_last(messages: list[Message]) -> list[Message]:
     if not end or messages[end - 1]["role"] != "user":
         return messages
     return [*messages[: end - 1], *messages[end:], messages[end - 1]]
-
-
-@dataclass
-class _Parts:
-    """The texts and images in blocks."""
-
-    texts: list[str] = field(default_factory=list)
-    images: list[str] = field(default_factory=list)
-
-    def add(self, block: Fields, path: str) -> None:
-        """Add a block that contains a text or images. A block of any other type is passed over."""
-        match block.get("type"):
-            case "text":
-                self.texts.append(_text(block, "text", path))
-            case "image":
-                self.images.append(_image(block, path))
-            case "document":
-                self._add_document(block, path)
-            case "search_result":
-                lines = [_text(block, "title", path), _text(block, "source", path)]
-                lines += _parts(block.get("content"), f"{path}.content").texts
-                self.texts.append("\n".join(line for line in lines if line))
-
-    def _add_document(self, block: Fields, path: str) -> None:
-        source = _source(block, path)
-        kind, title = source.get("type"), _text(block, "title", path)
-        if kind == "text":
-            texts = [_text(source, "data", f"{path}.source")]
-        elif kind == "content":
-            parts = _parts(source.get("content"), f"{path}.source.content")
-            texts = parts.texts
-            self.images += parts.images
-        else:
-            given = f"{_shown(kind)} of {_shown(source.get('media_type'))}" if kind == "base64" else _shown(kind)
-            raise ClientError(
-                f"{path}.source: documents of the type {given} cannot be read here. "
-                "Expected: text, or content with texts and images."
-            )
-        self.texts.append("\n".join([f"[{title}]", *texts] if title else texts))
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.texts)
-
-
-def _parts(content: object, path: str) -> _Parts:
-    parts = _Parts()
-    for place, block in _blocks(content, path):
-        parts.add(block, place)
-    return parts
-
-
-class _Turn(_Parts):
-    """One turn of a conversation, which may become several messages: results of tools, and what the user adds."""
-
-    def __init__(self, role: str, loaded: set[str]) -> None:
-        super().__init__()
-        self._role, self._loaded = role, loaded
-        self._calls: list[ToolCall] = []
-        self._results: list[Message] = []
-        self._images_of_results: list[str] = []
-
-    def read(self, content: object, path: str) -> list[Message]:
-        for place, block in _blocks(content, path):
-            match block.get("type"):
-                case "tool_use":
-                    self._require("assistant", place)
-                    self._calls.append(_call(block, place))
-                case "tool_result":
-                    self._require("user", place)
-                    self._add_result(block, place)
-                case _:
-                    self.add(block, place)
-        return self._messages()
-
-    def _require(self, role: str, path: str) -> None:
-        if self._role != role:
-            raise ClientError(f"{path}: such a block belongs into a turn of the role '{role}', not '{self._role}'.")
-
-    def _add_result(self, block: Fields, path: str) -> None:
-        parts = _Parts()
-        for place, inner in _blocks(block.get("content"), f"{path}.content"):
-            if inner.get("type") == "tool_reference":
-                name = _name(inner, "tool_name", place)
-                self._loaded.add(name)
-                parts.texts.append(f"The tool {name} is loaded and can be called now.")
-            else:
-                parts.add(inner, place)
-        text = parts.text
-        if block.get("is_error") is True and "error" not in text[:ERROR_WITHIN].lower():
-            text = f"Error: {text}"
-        self._results.append({"role": "tool", "content": text, "tool_call_id": _name(block, "tool_use_id", path)})
-        self._images_of_results += parts.images
-
-    def _messages(self) -> list[Message]:
-        """Return the results first, because back-ends require them directly behind the calls."""
-        images = self.images + self._images_of_results
-        if self._results and not self.text and not images:
-            return self._results
-        message: Message = {"role": self._role, "content": self.text}
-        if images:
-            message["images"] = images
-        if self._calls:
-            message["tool_calls"] = self._calls
-        return [*self._results, message]
-
-
-# -- blocks ------------------------------------------------------------------------------------------------------------
-def _blocks(content: object, path: str) -> Iterator[tuple[str, Fields]]:
-    """Yield the blocks of a content, each with its place; a text is one block, null has no blocks."""
-    if content is None:
-        return
-    if isinstance(content, str):
-        yield path, {"type": "text", "text": content}
-        return
-    if not isinstance(content, list):
-        raise ClientError(f"{path}: expected a text or a list of blocks, found {_kind(content)}.")
-    for number, block in enumerate(content):
-        if isinstance(block, str):
-            block = {"type": "text", "text": block}
-        if not isinstance(block, dict):
-            raise ClientError(f"{path}.{number}: expected an object, found {_kind(block)}.")
-        yield f"{path}.{number}", block
-
-
-def _call(block: Fields, path: str) -> ToolCall:
-    given = block.get("input")
-    try:
-        arguments = json.dumps({} if given is None else given, ensure_ascii=False)
-    except RecursionError:
-        raise ClientError(f"{path}.input: nested too deeply.") from None
-    return {
-        "id": _name(block, "id", path),
-        "type": "function",
-        "function": {"name": _name(block, "name", path), "arguments": arguments},
-    }
-
-
-def _source(block: Fields, path: str) -> Fields:
-    source = block.get("source")
-    if not isinstance(source, Mapping):
-        raise ClientError(f"{path}.source: expected an object, found {_kind(source)}.")
-    return source
-
-
-def _image(block: Fields, path: str) -> str:
-    """Return an image as a data URL or as the address that the client has sent."""
-    source = _source(block, path)
-    if source.get("type") == "base64" and (data := _text(source, "data", f"{path}.source")):
-        return f"data:{source.get('media_type') or 'image/png'};base64,{data}"
-    if source.get("type") == "url" and (url := _text(source, "url", f"{path}.source")):
-        return url
-    raise ClientError(
-        f"{path}.source: expected base64 with 'data', or url with 'url', found {_shown(source.get('type'))}."
-    )
-
-
-def _text(fields: Fields, key: str, path: str) -> str:
-    """Return a text of a block; "" for null or none."""
-    value = fields.get(key)
-    if value is not None and not isinstance(value, str):
-        raise ClientError(f"{path}.{key}: expected a text, found {_kind(value)}.")
-    return value or ""
-
-
-def _name(fields: Fields, key: str, path: str) -> str:
-    """Return a text that must be there."""
-    if not (name := _text(fields, key, path)):
-        raise ClientError(f"{path}.{key}: expected a text that is not empty.")
-    return name
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------
@@ -335,8 +172,8 @@ def _choice(choice: object) -> tuple[str, str]:
     kind = choice.get("type") if isinstance(choice, Mapping) else None
     if not isinstance(choice, Mapping) or kind not in CHOICES:
         hint = did_you_mean(kind, CHOICES) if isinstance(kind, str) else ""
-        raise ClientError(f"tool_choice.type: expected {_alternatives(CHOICES)}, found {_shown(kind)}.{hint}")
-    return str(kind), _name(choice, "name", "tool_choice") if kind == "tool" else ""
+        raise ClientError(f"tool_choice.type: expected {alternatives(CHOICES)}, found {shown(kind)}.{hint}")
+    return str(kind), _READER.name(choice, "name", "tool_choice") if kind == "tool" else ""
 
 
 def _functions(tools: object) -> Iterator[Fields]:
@@ -344,31 +181,18 @@ def _functions(tools: object) -> Iterator[Fields]:
     if tools is None:
         return
     if not isinstance(tools, list):
-        raise ClientError(f"tools: expected a list of objects, found {_kind(tools)}.")
+        raise ClientError(f"tools: expected a list of objects, found {kind_of(tools)}.")
     left_out = []
     for number, tool in enumerate(tools):
         if not isinstance(tool, dict):
-            raise ClientError(f"tools.{number}: expected an object, found {_kind(tool)}.")
+            raise ClientError(f"tools.{number}: expected an object, found {kind_of(tool)}.")
         if tool.get("input_schema") is None:
             left_out.append(str(tool.get("type") or tool.get("name")))
             continue
         if not isinstance(tool["input_schema"], dict):
-            raise ClientError(f"tools.{number}.input_schema: expected an object, found {_kind(tool['input_schema'])}.")
-        _name(tool, "name", f"tools.{number}")
+            raise ClientError(
+                f"tools.{number}.input_schema: expected an object, found {kind_of(tool['input_schema'])}."
+            )
+        _READER.name(tool, "name", f"tools.{number}")
         yield tool
     log_not_offered(left_out)
-
-
-def _alternatives(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names[:-1]) + f" or '{names[-1]}'"
-
-
-def _shown(value: object) -> str:
-    """Return a word from the request for an error. Anything else than a word could be a text of the conversation."""
-    return f"'{value}'" if isinstance(value, str) and _WORD.fullmatch(value) else _kind(value)
-
-
-def _kind(value: object) -> str:
-    """Return what kind of JSON value the request has, without any text of the conversation."""
-    kinds = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list"}
-    return "nothing" if value is None else kinds.get(type(value), "an object")

@@ -1,17 +1,26 @@
 """Convert the items of a request to the Responses API into messages of the engine.
 
 Source: OpenAI's reference of ``POST /v1/responses``. Items of hosted tools, and types that are not known, are passed
-over: clients live with servers that do not know them.
+over: clients live with servers that do not know them. Those with something for the model in them are refused.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
-from urllib.parse import unquote_to_bytes
 
-from Middleware.api.requests.messages import ROLE_NAMES, TEXT_PARTS, image_of
+from Middleware.api.requests.content import (
+    FILES,
+    IMAGES,
+    REFUSED,
+    TEXTS,
+    Content,
+    ContentReader,
+    carries,
+    has_stray_images,
+    with_images_moved,
+)
+from Middleware.api.requests.messages import ROLE_NAMES
 from Middleware.api.requests.responses_tools import ResponsesTools
 from Middleware.exceptions import ClientError
 from Middleware.models.messages import Message, ToolCall
@@ -26,6 +35,10 @@ _CALL, _OUTPUT = "_call", "_output"
 # Calls and outputs without an id are accepted; of other types, only those with one are for the client.
 _CLIENT_CALLS = frozenset(("function_call", "custom_tool_call"))
 _CLIENT_OUTPUTS = frozenset(f"{kind}{_OUTPUT}" for kind in _CLIENT_CALLS)
+_READER = ContentReader(param=True, lenient=True)
+# What clients put into the input itself, and not into a message of the user.
+_LOOSE_PARTS = frozenset(("text", "input_text")) | IMAGES | FILES | REFUSED
+_READ = TEXTS.keys() | IMAGES | FILES
 _NO_ARGUMENTS = frozenset(("type", "id", "call_id", "status", "name", "namespace", "execution", "arguments"))
 
 
@@ -38,7 +51,7 @@ def require_supported(body: Mapping[str, object]) -> None:
                 param=field,
                 code="unsupported_parameter",
             )
-    if body.get("input") is None and body.get("previous_response_id") is None:
+    if body.get("input") is None and previous_response_id(body) is None:
         raise ClientError("The 'input' field is required.", param="input", code="missing_required_parameter")
 
 
@@ -92,7 +105,8 @@ def previous_response_id(body: Mapping[str, object]) -> str | None:
     value = body.get("previous_response_id")
     if value is not None and not isinstance(value, str):
         raise ClientError("The 'previous_response_id' field must be a text.", param="previous_response_id")
-    return value
+    # Some clients send "" for their first message.
+    return value or None
 
 
 def conversation(
@@ -110,9 +124,9 @@ def conversation(
         tools: also gets the tools that items bring.
     """
     translation = _Translation(tools)
-    text = _instructions(instructions)
-    if text:
-        translation.messages.append({"role": "system", "content": text})
+    opening = _instructions(instructions)
+    if opening.text or opening.images:
+        translation.messages += opening.messages("system")
     # Their errors could not be found by an index into the request's input.
     for item in history:
         translation.add(item, "previous_response_id")
@@ -124,82 +138,96 @@ def conversation(
             isinstance(content, str)
             and role in ("user", "assistant")
             and item.get("type", "message") == "message"
-            and not translation.images
+            and translation.loose is None
             and (not messages or "tool_calls" not in messages[-1])
         ):
             messages.append({"role": role, "content": content})
         else:
             translation.add(item, f"input[{number}]")
-    translation.flush_images()
-    return messages
+    translation.end_loose_parts()
+    return with_images_moved(messages) if has_stray_images(messages) else messages
 
 
-def _instructions(value: object) -> str:
+def _instructions(value: object) -> Content:
     if value is None or isinstance(value, str):
-        return value or ""
+        return Content([value] if value else [])
     if not isinstance(value, list):
         raise ClientError("The 'instructions' field must be a text.", param="instructions")
-    texts = [
-        _content(item.get("content"), f"instructions[{number}].content")[0]
-        for number, item in enumerate(value)
-        if isinstance(item, dict)
-    ]
-    return "\n".join(text for text in texts if text)
+    found = Content()
+    for number, item in enumerate(value):
+        if isinstance(item, dict):
+            content = _READER.read(item.get("content"), f"instructions[{number}].content", "system")
+            found.texts += [content.text] if content.text else []
+            found.images += content.images
+    return found
 
 
 class _Translation:
-    """The messages of the items so far."""
+    """The messages of the items so far.
+
+    Attributes:
+        loose: the parts at the end of the input so far that belong to no message; None without any.
+    """
 
     def __init__(self, tools: ResponsesTools) -> None:
         self.messages: list[Message] = []
         self._tools = tools
-        # Of outputs. Back-ends demand the results of all calls of a turn directly after it, before any other message.
-        self.images: list[str] = []
+        self.loose: Content | None = None
 
     def add(self, item: Mapping[str, object], path: str) -> None:
         """Add an item; ``path`` is its JSON path in the request."""
-        kind = item.get("type")
-        if kind is None and item.get("role"):
-            kind = "message"
+        given = item.get("type")
+        kind = given if isinstance(given, str) else "message" if item.get("role") else ""
+        if kind in _LOOSE_PARTS:
+            self.loose = self.loose or Content()
+            _READER.add(self.loose, item, path, "user")
+            return
+        self.end_loose_parts()
         if kind == "message":
             self._add_message(item, path)
         # The tools of this type have a role, too.
         elif kind in ("tool_search_output", "additional_tools"):
-            self._add_tools(item, path, str(kind))
-        elif not isinstance(kind, str) or kind in _PASSED_OVER:
+            self._add_tools(item, path, kind)
+        elif kind in _PASSED_OVER:
             return
         elif kind in _CLIENT_OUTPUTS or (isinstance(item.get("call_id"), str) and "output" in item):
-            text, images = _output(item.get("output"), f"{path}.output")
-            self._add_result(item, text)
-            self.images += images
-        elif kind in _CLIENT_CALLS or isinstance(item.get("call_id"), str):
+            self._add_output(item, item.get("output"), f"{path}.output")
+        elif kind in _CLIENT_CALLS or (kind and isinstance(item.get("call_id"), str)):
             self._add_call(item, kind)
+        # Calls of hosted tools and their outputs have no part of a conversation, whatever is in them.
+        elif carries(item) and not kind.endswith((_CALL, _OUTPUT)):
+            raise _READER.refusal(item, path)
 
-    def flush_images(self) -> None:
-        """Add the images of the latest outputs as a message of the user, as results of tools can have text only."""
-        if self.images:
-            self.messages.append({"role": "user", "content": "", "images": self.images})
-            self.images = []
+    def end_loose_parts(self) -> None:
+        """Make a message of the parts that belong to none."""
+        if self.loose is not None:
+            self.messages += self.loose.messages("user")
+            self.loose = None
 
     def _add_message(self, item: Mapping[str, object], path: str) -> None:
         role = item.get("role")
+        if role == "tool" and isinstance(item.get("call_id"), str):
+            key = "content" if "content" in item else "output"
+            self._add_output(item, item.get(key), f"{path}.{key}")
+            return
         if not isinstance(role, str) or role not in ROLES:
             raise ClientError(f"The 'role' of a message must be one of: {', '.join(ROLES)}.", param=f"{path}.role")
-        text, images = _content(item.get("content"), f"{path}.content")
+        role = ROLE_NAMES.get(role, role)
+        made = _READER.read(item.get("content"), f"{path}.content", role).messages(role)
         turn = self._open_turn() if role == "assistant" else None
         # Text that came after calls: results must follow the message with the calls directly.
         if turn is not None and "tool_calls" in turn:
-            turn["content"] = "\n".join(part for part in (turn["content"], text) if part)
+            (message,) = made
+            turn["content"] = "\n".join(part for part in (turn["content"], message["content"]) if part)
+            turn["tool_calls"] += message.get("tool_calls", [])
+            if images := message.get("images"):
+                turn["images"] = [*turn.get("images", ()), *images]
             return
-        self.flush_images()
-        message: Message = {"role": ROLE_NAMES.get(role, role), "content": text}
-        if images:
-            message["images"] = images
-        self.messages.append(message)
+        self.messages += made
 
     def _open_turn(self) -> Message | None:
         """Return the message of the assistant at the end; None if something else is there."""
-        last = self.messages[-1] if self.messages and not self.images else None
+        last = self.messages[-1] if self.messages else None
         return last if last is not None and last["role"] == "assistant" else None
 
     def _add_call(self, item: Mapping[str, object], kind: str) -> None:
@@ -213,10 +241,15 @@ class _Translation:
         }
         turn = self._open_turn()
         if turn is None:
-            self.flush_images()
             turn = {"role": "assistant", "content": ""}
             self.messages.append(turn)
         turn.setdefault("tool_calls", []).append(call)
+
+    def _add_output(self, item: Mapping[str, object], output: object, path: str) -> None:
+        found = _output(output, path)
+        self._add_result(item, found.text)
+        if found.images:
+            self.messages[-1]["images"] = found.images
 
     def _add_result(self, item: Mapping[str, object], text: str) -> None:
         message: Message = {"role": "tool", "content": text}
@@ -232,75 +265,19 @@ class _Translation:
             self._add_result(item, text)
 
 
-# -- contents ----------------------------------------------------------------------------------------------------------
-def _content(content: object, path: str) -> tuple[str, list[str]]:
-    """Return the text and the images of a message's content."""
-    if content is None or isinstance(content, str):
-        return content or "", []
-    if not isinstance(content, list):
-        raise ClientError("The 'content' of a message must be a text or a list of parts.", param=path)
-    texts: list[str] = []
-    images: list[str] = []
-    for number, part in enumerate(content):
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, dict):
-            _add_part(part, f"{path}[{number}]", texts, images)
-    return "\n".join(texts), images
-
-
-def _add_part(part: Mapping[str, object], path: str, texts: list[str], images: list[str]) -> None:
-    kind = part.get("type")
-    if kind in TEXT_PARTS or kind == "summary_text":
-        texts.append(str(part.get("text") or ""))
-    elif kind == "refusal":
-        texts.append(str(part.get("refusal") or ""))
-    elif kind == "input_file":
-        texts.append(_file(part, path))
-    elif kind == "input_audio":
-        raise ClientError("WilmerAI does not support 'input_audio'.", param=path)
-    elif image := image_of(part):
-        images.append(image)
-    elif kind == "input_image" and part.get("file_id"):
-        raise ClientError("WilmerAI keeps no files: send the image itself as a data URL in 'image_url'.", param=path)
-
-
-def _file(part: Mapping[str, object], path: str) -> str:
-    """Return the name and the text of a file."""
-    data, name = part.get("file_data"), part.get("filename")
-    text = _text_of(data) if isinstance(data, str) else None
-    if text is None:
-        raise ClientError(
-            "Only text files are supported, as a data URL such as data:text/plain;base64, in 'file_data'.",
-            param=path,
-            code="unsupported_file",
-        )
-    return f"[{name}]\n{text}" if isinstance(name, str) and name else text
-
-
-def _text_of(url: str) -> str | None:
-    """Return the text in a data URL; None if it is not of a text type or cannot be read."""
-    head, comma, data = url.partition(",")
-    if not comma or not head.lower().startswith("data:text/"):
-        return None
-    if not head.lower().endswith(";base64"):
-        return unquote_to_bytes(data).decode("utf-8", "replace")
-    try:
-        return base64.b64decode(data).decode("utf-8", "replace")
-    # The error for wrong padding is a ValueError; so is that for characters beyond ASCII.
-    except ValueError:
-        return None
-
-
-def _output(output: object, path: str) -> tuple[str, list[str]]:
-    """Return the text and the images of a tool's output: a text, a list of parts, or any other JSON value."""
+def _output(output: object, path: str) -> Content:
+    """Return what is in a tool's output: a text, a list of parts, or any other JSON value, as a text."""
     if output is None or isinstance(output, str):
-        return output or "", []
-    if isinstance(output, list) and all(
-        isinstance(part, dict) and isinstance(part.get("type"), str) for part in output
+        return Content([output or ""])
+    parts = [output] if isinstance(output, dict) and str(output.get("type")) in IMAGES else output
+    # Other objects of tools may have a type as well.
+    if (
+        isinstance(parts, list)
+        and all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in parts)
+        and (not parts or any(part["type"] in _READ or carries(part) for part in parts))
     ):
-        return _content(output, path)
-    return json.dumps(output, ensure_ascii=False), []
+        return _READER.read(parts, path, "")
+    return Content([json.dumps(output, ensure_ascii=False)])
 
 
 def _arguments(item: Mapping[str, object]) -> str:

@@ -53,12 +53,9 @@ def text(value: Any) -> dict[str, Any]:
         ),
         ([source(type="base64", data="QUJD")], "", ["data:image/png;base64,QUJD"]),
         ([source(type="base64", media_type="image/webp", data="QUJD")], "", ["data:image/webp;base64,QUJD"]),
-        ([source(type="base64", data="")], "", None),
         ([source(type="url", url="http://h/z")], "", ["http://h/z"]),
-        ([source(type="file", id="x")], "", None),
-        ([image({"url": ""}), image(None), image({}), image(5), {"type": "image"}], "", None),
         (["plain", text("b")], "plain\nb", None),
-        ([text(None), {"type": "audio", "data": "x"}, 5, None, {}], "", None),
+        ([text(None), text(5)], "\n5", None),
     ],
 )
 def test_content(content: Any, expected: str, images: list[str] | None) -> None:
@@ -116,13 +113,13 @@ def test_prefixes_by_role(lab: Lab) -> None:
     assert [message["content"] for message in messages] == ["x", "User: x", "Assistant: x", "x", "x", "User: "]
 
 
-@pytest.mark.parametrize("images", [[], None, "x", {}])
-def test_images_key_must_be_a_list(images: Any) -> None:
+@pytest.mark.parametrize("images", [[], None, "", {}])
+def test_images_may_be_none(images: Any) -> None:
     assert chat_messages([{"role": "user", "content": "x", "images": images}]) == [{"role": "user", "content": "x"}]
 
 
 def test_part_images_come_before_the_images_key() -> None:
-    (message,) = chat_messages([{"role": "user", "content": [image("http://h/1")], "images": ["Zm9v", "", 5]}])
+    (message,) = chat_messages([{"role": "user", "content": [image("http://h/1")], "images": ["Zm9v", "", None]}])
     assert message["images"] == ["http://h/1", "Zm9v"]
 
 
@@ -302,7 +299,7 @@ def test_no_generator_on_an_empty_list(lab: Lab) -> None:
         ([{"role": "", "content": "x"}], "'role'"),
         ([{"role": 5, "content": "x"}], "'role'"),
         ([{"role": "user"}], "'content' or 'tool_calls'"),
-        ([{"role": "user", "content": {"text": "x"}}], "'content'"),
+        ([{"role": "user", "content": {"text": "x"}}], r"messages\[0\].content: expected a text"),
     ],
 )
 def test_bad_messages(raw: Any, words: str) -> None:

@@ -117,8 +117,8 @@ def test_generate(fields: dict[str, Any], expected: list[tuple[str, str]]) -> No
         ("", ["Zm9v"], [{"role": "user", "content": "", "images": ["Zm9v"]}]),
         ("p", [], [{"role": "user", "content": "p"}]),
         ("p", None, [{"role": "user", "content": "p"}]),
-        ("p", "Zm9v", [{"role": "user", "content": "p"}]),
-        ("p", ["", 5], [{"role": "user", "content": "p"}]),
+        ("p", "", [{"role": "user", "content": "p"}]),
+        ("p", ["", None], [{"role": "user", "content": "p"}]),
         (
             "[Beg_User]a[Beg_User]b[Beg_Assistant]c",
             ["x", "y"],

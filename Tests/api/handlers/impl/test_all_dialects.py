@@ -665,7 +665,7 @@ LIST = "The 'messages' field must be a list of objects."
                 ({"role": "user"}, LIST),
                 (
                     [{"role": "user", "content": {"a": 1}}],
-                    "The 'content' of a message must be a text or a list of parts.",
+                    "messages[0].content: expected a text or a list of blocks, found an object.",
                 ),
             )
         ],

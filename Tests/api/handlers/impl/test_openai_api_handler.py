@@ -334,7 +334,7 @@ def test_empty_prompt(lab: ApiLab, body: dict[str, Any]) -> None:
         ({"messages": [user("x")], "model": ["a"]}, "The 'model' field must be a text."),
         (
             {"messages": [{"role": "user", "content": {"a": 1}}]},
-            "The 'content' of a message must be a text or a list of parts.",
+            "messages[0].content: expected a text or a list of blocks, found an object.",
         ),
     ],
 )
