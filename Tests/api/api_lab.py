@@ -37,8 +37,8 @@ class Answer:
 
     @property
     def events(self) -> list[Any]:
-        """The objects of a stream of server-sent events; ``[DONE]`` as text, comments left out."""
-        blocks = [block for block in self.data.decode().split("\n\n") if block and not block.startswith(":")]
+        """The objects of a stream of server-sent events; ``[DONE]`` as text."""
+        blocks = [block for block in self.data.decode().split("\n\n") if block]
         assert all(block.startswith("data: ") for block in blocks)
         return [block[6:] if block == "data: [DONE]" else json.loads(block[6:]) for block in blocks]
 

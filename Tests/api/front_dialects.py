@@ -109,7 +109,7 @@ class Front:
             assert items[-1].get("done") is True or "error" in items[-1]
             assert not any(item.get("done") for item in items[:-1])
             return items
-        blocks = [block for block in text.split("\n\n") if block and block != ":"]
+        blocks = [block for block in text.split("\n\n") if block]
         assert text.endswith("\n\n") and blocks[-1] == "data: [DONE]"
         assert all(block.startswith("data: ") and "\n" not in block for block in blocks)
         return [json.loads(block[6:]) for block in blocks[:-1]]

@@ -39,13 +39,11 @@ class Heard:
     """A stream.
 
     Attributes:
-        comments: how many comments came before each event.
         response: the object of the last event.
         texts: what the deltas of each item add up to.
     """
 
     events: list[dict[str, Any]] = field(default_factory=list)
-    comments: list[int] = field(default_factory=list)
     texts: dict[int, str] = field(default_factory=dict)
     items: dict[int, dict[str, Any]] = field(default_factory=dict)
     done: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -109,18 +107,13 @@ class Heard:
 
 
 def heard(data: bytes) -> Heard:
-    """Read a stream to its end and check it. Each block is an event with a name, which ``[DONE]`` is not."""
-    result, comments = Heard(), 0
+    """Read a stream to its end and check it. Each block is an event with a name; no comments, and no ``[DONE]``."""
+    result = Heard()
     assert data.endswith(b"\n\n")
     for block in data.decode().split("\n\n")[:-1]:
-        if block.startswith(":"):
-            comments += 1
-            continue
         name, line = block.split("\n")
         event = json.loads(line.removeprefix("data: "))
         assert name == f"event: {event['type']}" and line.startswith("data: ")
-        result.comments.append(comments)
-        comments = 0
         result._take(event)
     assert result.events[-1]["type"] in LAST
     assert result.done.keys() == result.items.keys()

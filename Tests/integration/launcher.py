@@ -418,7 +418,8 @@ def dechunked(answer: bytes) -> bytes:
 
 
 def sse_payloads(body: bytes) -> list[str]:
-    """The ``data:`` payloads of an event stream, comments left out."""
+    """The ``data:`` payloads of an event stream."""
+    assert "\n:" not in body.decode("utf-8")
     lines = body.decode("utf-8").split("\n")
     return [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
 

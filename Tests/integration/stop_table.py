@@ -22,7 +22,7 @@ from Tests.integration.stop_clients import QUIET_SECONDS, Client, Stop, leave
 from Tests.integration.stop_tree import deaf_listener, stop_tree
 
 AT_A_TIME = 8
-WAITING_AT_A_TIME = 16  # clients that have to wait for a second before they know what to delete
+WAITING_AT_A_TIME = 16  # clients that have to wait for seconds before they know what to delete
 LONG_SECONDS = 0.5
 END_SECONDS = 3.0
 OUT_OF_STEP = 0.06  # seconds by which clients wait longer at random: more than a round of the server's watcher

@@ -23,7 +23,8 @@ from Tests.integration.scripted_backend import NODE_PATH
 from Tests.workflows.tools.mcp.mcp_lab import python_file
 
 HELLO = "{chat_user_prompt_last_one}"
-SLEEP_SECONDS = 3.0
+# Longer than the 5 seconds after which a client gets the headers, and with them the id that it can delete.
+SLEEP_SECONDS = 15.0
 WORDS = 200  # of a text that is given out word by word
 
 _WAITING_CHILD = """

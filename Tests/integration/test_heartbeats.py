@@ -31,11 +31,15 @@ from Tests.stub_backend import (
 DROPPED = sse_reply([chat_chunk({"content": "Once"}), chat_chunk({"content": " upon"})], drop=AFTER_PIECES)
 ERROR_EVENT = sse_reply([chat_chunk({"content": "Once"}), {"error": {"message": "out of memory"}}], delay=0.1)
 TOKENS = ["Once", " upon"]
+# Longer than the five seconds after which a stream has its first heartbeat.
+LONG = 6.2
 SILENCES = {
-    "prefill": chat_stream_reply(TOKENS, header_delay=2.5),
-    "between tokens": chat_stream_reply(TOKENS, delays=[0, 0, 2.5]),
-    "failure after a heartbeat": status_reply(400, "too late", header_delay=1.3),
-    "whole answer": chat_reply("Once upon", header_delay=1.3),
+    "prefill": chat_stream_reply(TOKENS, header_delay=LONG),
+    "between tokens": chat_stream_reply(TOKENS, delays=[0, 0, LONG]),
+    "in time": chat_stream_reply(TOKENS, header_delay=4, delays=[0, 0, 4]),
+    "early failure": status_reply(400, "in time", header_delay=3),
+    "failure after a heartbeat": status_reply(400, "too late", header_delay=LONG),
+    "whole answer": chat_reply("Once upon", header_delay=LONG),
 }
 """What the node of ``Single`` is told when the client's message is the key."""
 
@@ -45,8 +49,8 @@ def silent(script: str, servers: Servers, shared_backend: Backend) -> dict[str, 
     """The answers to requests with long silences; made at the same time because they take long."""
     shared_backend.reset()
     shared_backend.replies["single"] = lambda request: SILENCES[request.json["messages"][-1]["content"]]
-    shared_backend.replies["speaker"] = slow("speaker", 2.5)
-    shared_backend.replies["first"] = slow("first", 1.3)
+    shared_backend.replies["speaker"] = slow("speaker", LONG)
+    shared_backend.replies["first"] = slow("first", LONG)
     server = servers.get(script)
     with ThreadPoolExecutor(20) as pool:
         jobs = {text: pool.submit(server.ask, "Single", text != "whole answer", text=text) for text in SILENCES}
@@ -55,62 +59,64 @@ def silent(script: str, servers: Servers, shared_backend: Backend) -> dict[str, 
     return {name: job.result() for name, job in jobs.items()}
 
 
-def comments(body: bytes) -> int:
-    """How many comments a piece of an event stream has."""
-    return body.split(b"\n\n").count(b":")
+def signs(body: bytes) -> list[int]:
+    """Which events of a stream have nothing to say: chunks of a chat, with a role at most."""
+    found = []
+    for number, payload in enumerate(sse_payloads(body)):
+        (choice,) = json.loads(payload).get("choices", [{}]) if payload != "[DONE]" else [{}]
+        if choice.get("delta") in ({}, {"role": "assistant"}) and choice["finish_reason"] is None:
+            found.append(number)
+    return found
 
 
-def one_each_second(count: int, silence: float, response: Response) -> bool:
-    """Whether ``count`` comments fit a silence of at least ``silence`` seconds in an answer that took a little longer.
+def one_in_five_seconds(found: list[int], response: Response, first: int) -> bool:
+    """Whether the signs are those of one long silence, the first of them at this place.
 
-    On an idle machine this leaves one number; on a busy one the measured time allows what it delayed, and no more.
+    On an idle machine this leaves one number of them; on a busy one the measured time allows what it delayed.
     """
-    return int(silence) <= count <= response.seconds
+    return found == list(range(first, first + len(found))) and 1 <= len(found) <= response.seconds / 5
 
 
-@pytest.mark.parametrize("name, text", [("prefill", "Once upon"), ("nested prefill", "speaker says hello.")])
-def test_silent_prefill(silent: dict[str, Response], name: str, text: str) -> None:
-    body = silent[name].body
-    before, _, after = body.partition(b"data:")
-    assert before == b":\n\n" * comments(before)
-    assert one_each_second(comments(before), 2.5, silent[name])
-    assert comments(after) == 0
-    assert streamed_text(body) == text
-    assert after.count(b"[DONE]") == 1
-
-
-def test_earlier_node_is_silent(silent: dict[str, Response]) -> None:
-    body = silent["earlier node"].body
-    before = body.partition(b"data:")[0]
-    assert before == b":\n\n" * comments(before)
-    assert one_each_second(comments(before), 1.3, silent["earlier node"])
-    assert streamed_text(body) == "second says hello."
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("prefill", "Once upon"),
+        ("nested prefill", "speaker says hello."),
+        ("earlier node", "second says hello."),
+    ],
+)
+def test_silence_before_the_answer(silent: dict[str, Response], name: str, text: str) -> None:
+    assert one_in_five_seconds(signs(silent[name].body), silent[name], 0)
+    assert streamed_text(silent[name].body) == text
+    assert silent[name].body.count(b"[DONE]") == silent[name].body.count(b'"role":"assistant"') == 1
 
 
 @pytest.mark.contract
 def test_silence_between_tokens(silent: dict[str, Response]) -> None:
-    body = silent["between tokens"].body
-    once, upon = body.index(b"Once"), body.index(b" upon")
-    assert one_each_second(comments(body[once:upon]), 2.5, silent["between tokens"])
-    assert comments(body[:once]) == comments(body[upon:]) == 0
-    assert streamed_text(body) == "Once upon"
+    assert one_in_five_seconds(signs(silent["between tokens"].body), silent["between tokens"], 1)
+    assert streamed_text(silent["between tokens"].body) == "Once upon"
 
 
-def test_no_comments_while_tokens_flow(server: Launcher) -> None:
-    assert comments(server.ask("Single", stream=True).body) == 0
+def test_no_heartbeats_while_tokens_flow(server: Launcher, silent: dict[str, Response]) -> None:
+    assert signs(server.ask("Single", stream=True).body) == []
+    # On a busy machine, four seconds may become five.
+    assert signs(silent["in time"].body) == [] or silent["in time"].seconds > 9
 
 
 def test_whole_answer_has_no_heartbeats(silent: dict[str, Response]) -> None:
     assert silent["whole answer"].text == "Once upon"
 
 
+def test_failure_before_a_heartbeat(silent: dict[str, Response]) -> None:
+    response = silent["early failure"]
+    assert response.status == 502 and "in time" in openai_message(response.json, 502)
+
+
 def test_failure_after_a_heartbeat(silent: dict[str, Response]) -> None:
     response = silent["failure after a heartbeat"]
     assert response.status == 200
-    before = response.body.partition(b"data:")[0]
-    assert before == b":\n\n" * comments(before)
-    assert one_each_second(comments(before), 1.3, response)
-    error, done = sse_payloads(response.body)
+    assert one_in_five_seconds(signs(response.body), response, 0)
+    *_, error, done = sse_payloads(response.body)
     assert "too late" in json.loads(error)["error"]["message"] and done == "[DONE]"
 
 

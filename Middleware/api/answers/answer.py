@@ -28,11 +28,9 @@ from Middleware.workflows.streaming.value_stream import as_message
 
 logger = logging.getLogger(__name__)
 
-# Clients and proxies close connections that are silent for too long; the shortest timeouts are a few seconds. Some
-# proxies notice only at the next write that their client has left: with a write per second they pass it on within a
-# second or two, as Docs/User/reverse-proxy.md promises. After the first chunk, a heartbeat is sent only when the engine
-# returns, so that a shorter interval needs a shorter one in utilities/http/connect.py, too.
-HEARTBEAT_SECONDS = 1.0
+# How often a stream that has nothing to send looks whether a heartbeat is due, or the server stops. After the first
+# chunk, it looks when the engine returns, whose interval is in utilities/http/connect.py.
+LOOK_SECONDS = 1.0
 Start = Callable[[], Iterator[Any]]
 _END: Chunk = {"token": "", "finish_reason": None, "end": True}
 
@@ -178,14 +176,14 @@ class StreamingAnswer:
         self._pending: list[bytes] = []
 
     # -- until the first chunk -----------------------------------------------------------------------------------
-    def begin(self, timeout: float = HEARTBEAT_SECONDS) -> StreamingAnswer:
+    def begin(self, timeout: float | None = None) -> StreamingAnswer:
         """Start the engine.
 
-        An error within ``timeout`` seconds is raised, so that the client gets a real status, unless the dialect tells
-        failures in the stream.
+        An error within ``timeout`` seconds, by default those of the dialect, is raised, so that the client gets a real
+        status, unless the dialect tells failures in the stream.
         """
         run_in_pool(self._run_to_first_chunk, "first-chunk")
-        self._wake.acquire(timeout=timeout)
+        self._wake.acquire(timeout=self._renderer.pauses.beginning if timeout is None else timeout)
         if (
             self._ready
             and self._error is not None
@@ -233,17 +231,20 @@ class StreamingAnswer:
         return self._body
 
     def _render(self) -> Iterator[bytes]:
-        opening, written = self._renderer.beginning(), time.monotonic()
+        opening, due = self._renderer.beginning(), 0.0
+        _, first, again = self._renderer.pauses
         while not self._ready and not is_cut_off(self._request):
-            yield opening or self._renderer.heartbeat(time.monotonic() - written)
-            opening = b""
-            self._wake.acquire(timeout=HEARTBEAT_SECONDS)
+            if (now := time.monotonic()) >= due:
+                yield opening or self._renderer.heartbeat()
+                due = now + (first if opening else again)
+                opening = b""
+            self._wake.acquire(timeout=LOOK_SECONDS)
         if opening:
             self._pending.append(opening)
         # An engine that does not end in time is left behind; it closes itself.
         failure = self._error if self._ready else ServerStoppingError()
         run, items, pending, joins = self._context.run, self._items, self._pending, self._renderer.joins
-        chunk, beat = self._first, time.monotonic()
+        chunk, due = self._first, time.monotonic() + first
         try:
             # All in one generator: each one around it would hold memory, and cost a call for each token.
             while failure is None and items is not None:
@@ -261,10 +262,10 @@ class StreamingAnswer:
                             yield piece
                         else:
                             yield from self._flush()
-                        written = beat = time.monotonic()
-                    elif (now := time.monotonic()) - beat >= HEARTBEAT_SECONDS:
-                        yield self._renderer.heartbeat(now - written)
-                        beat = time.monotonic()
+                        due = time.monotonic() + first
+                    elif time.monotonic() >= due:
+                        yield self._renderer.heartbeat()
+                        due = time.monotonic() + again
                 chunk = run(next, items, _END)
         # This body has been closed.
         except GeneratorExit:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
 from Middleware.api.answers.answer import FinishedAnswer
-from Middleware.api.answers.stream_renderers import BUILDER, SSE_TYPE, Template, named_sse
+from Middleware.api.answers.stream_renderers import BUILDER, SHORT_PAUSES, SSE_TYPE, Template, named_sse
 from Middleware.api.errors import PublicError
 from Middleware.api.requests.offered_tools import OfferedTools
 from Middleware.models.messages import ToolCall, Usage, cached_tokens
@@ -344,6 +344,7 @@ class MessagesStream:
     """
 
     content_type = SSE_TYPE
+    pauses = SHORT_PAUSES
     joins = True
     wants_usage = True
     tells_failures = False
@@ -367,7 +368,7 @@ class MessagesStream:
         usage = message_usage({"prompt_tokens": self._prompt_tokens(), "completion_tokens": 1})
         return named_sse({"type": "message_start", "message": self._form.message([], None, usage)})
 
-    def heartbeat(self, silent: float) -> bytes:
+    def heartbeat(self) -> bytes:
         return PING
 
     def text(self, token: str) -> bytes:

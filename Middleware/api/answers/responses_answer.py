@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from Middleware.api.answers.answer import FinishedAnswer
-from Middleware.api.answers.stream_renderers import SSE_HEARTBEAT, SSE_TYPE, NumberedTemplate, named_sse
+from Middleware.api.answers.stream_renderers import SSE_TYPE, NumberedTemplate, Pauses, named_sse
 from Middleware.api.errors import Cause, PublicError
 from Middleware.api.requests.offered_tools import ClientTool
 from Middleware.models.messages import ToolCall, Usage, cached_tokens, token_count
@@ -33,7 +33,7 @@ from Middleware.models.responses import (
 from Middleware.utilities.answers.tool_calls import ToolCallNumbers, arguments_object, read_fragment
 
 # Codex ends a stream after 300 seconds without an event (its setting), and does not count comments.
-EVENT_SECONDS = 15.0
+PAUSES = Pauses(1.0, 5.0, 15.0)
 SERVER_ERROR = "server_error"
 # Codex repeats a request that failed with "server_error" or "rate_limit_exceeded", and with no other of these.
 FAILURE_CODES: Mapping[Cause, str] = {
@@ -244,6 +244,7 @@ class ResponsesAnswer:
     """
 
     content_type = SSE_TYPE
+    pauses = PAUSES
     joins = True
     # It keeps the text itself, for the object in the last event.
     wants_usage = False
@@ -275,7 +276,6 @@ class ResponsesAnswer:
         self._calls: dict[int, _Fragments] = {}
         self._numbers = ToolCallNumbers()
         self._finish = ""
-        self._due = 0
 
     # -- the stream ----------------------------------------------------------------------------------------------
     def beginning(self) -> bytes:
@@ -284,11 +284,9 @@ class ResponsesAnswer:
             "response.in_progress", response=response
         )
 
-    def heartbeat(self, silent: float) -> bytes:
-        due = int(silent // EVENT_SECONDS)
-        again, self._due = due > self._due, due
+    def heartbeat(self) -> bytes:
         # npm ``openai`` goes on from this object, so that it must have all output so far.
-        return self._events.event("response.in_progress", response=self.so_far()) if again else SSE_HEARTBEAT
+        return self._events.event("response.in_progress", response=self.so_far())
 
     def text(self, token: str) -> bytes:
         item = self._text

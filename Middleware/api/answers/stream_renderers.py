@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from json.encoder import encode_basestring
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from Middleware.api.errors import PublicError
 from Middleware.models.messages import ToolCall, Usage
@@ -24,7 +24,6 @@ from Middleware.utilities.text_utils import encode_text
 
 BUILDER = ResponseBuilderService()
 SSE_DONE = b"data: [DONE]\n\n"
-SSE_HEARTBEAT = b":\n\n"
 SSE_TYPE = "text/event-stream; charset=utf-8"
 NDJSON_TYPE = "application/x-ndjson"
 
@@ -32,19 +31,41 @@ NDJSON_TYPE = "application/x-ndjson"
 _MARKER, _NUMBER = "\u0000", "\u0001"
 
 
+class Pauses(NamedTuple):
+    """How long a stream may be silent, in seconds.
+
+    Attributes:
+        beginning: before its first bytes. Until then, a failure has its own status.
+        first: after anything but a heartbeat.
+        again: after a heartbeat.
+    """
+
+    beginning: float
+    first: float
+    again: float
+
+
+# Front-ends and proxies close connections that are silent for too long: the shortest known limits are 10 seconds.
+PAUSES = Pauses(5.0, 5.0, 5.0)
+# Ollama's and Anthropic's own servers are never silent for long, and clients of these count on it.
+SHORT_PAUSES = Pauses(1.0, 1.0, 1.0)
+
+
 class StreamRenderer(Protocol):
     """Renders one stream.
 
     Attributes:
+        pauses: when it sends heartbeats.
         content_type: the content type of the response.
         joins: several pieces may be sent in one write; False where each must be a separate HTTP chunk.
         wants_usage: ``ending`` needs token counts.
-        tells_failures: a failure of the server or of a back-end is reported in the stream even if it comes within the
-            first second; False where it gets its own HTTP status then. A mistake of the client always has its status.
+        tells_failures: a failure of the server or of a back-end is reported in the stream even if it comes before the
+            first bytes; False where it gets its own HTTP status then. A mistake of the client always has its status.
         fingerprint: the fingerprint that the back-end sent, if any, for all following chunks.
     """
 
     content_type: str
+    pauses: Pauses
     joins: bool
     wants_usage: bool
     tells_failures: bool
@@ -56,10 +77,10 @@ class StreamRenderer(Protocol):
         It is sent with the first piece, or instead of the first heartbeat.
         """
 
-    def heartbeat(self, silent: float) -> bytes:
+    def heartbeat(self) -> bytes:
         """Return bytes without text that keep the connection open.
 
-        ``silent``: the seconds since the last piece that was not a heartbeat.
+        Something that old parsers have seen: for some, a comment or an empty line ends the stream.
         """
 
     def text(self, token: str) -> bytes:
@@ -122,14 +143,12 @@ class BaseStream:
     """What most dialects have in common: they begin with the answer, and their errors have their own status."""
 
     content_type = SSE_TYPE
+    pauses = PAUSES
     joins = True
     tells_failures = False
 
     def beginning(self) -> bytes:
         return b""
-
-    def heartbeat(self, silent: float) -> bytes:
-        return SSE_HEARTBEAT
 
 
 class _OpenAIStream(BaseStream):
@@ -150,6 +169,9 @@ class _OpenAIStream(BaseStream):
     def fingerprint(self, value: str) -> None:
         self._fingerprint = value
         self._template = None
+
+    def heartbeat(self) -> bytes:
+        return self._event(self._chunk(""))
 
     def text(self, token: str) -> bytes:
         template = self._template
@@ -244,6 +266,7 @@ class _OllamaStream(BaseStream):
     """
 
     content_type = NDJSON_TYPE
+    pauses = SHORT_PAUSES
     # Some front-ends parse each HTTP chunk as one JSON object.
     joins = False
     wants_usage = True
@@ -257,7 +280,7 @@ class _OllamaStream(BaseStream):
         self._templates: dict[str, Template] = {}
         self._second = -1
 
-    def heartbeat(self, silent: float) -> bytes:
+    def heartbeat(self) -> bytes:
         return self.text("")
 
     def text(self, token: str) -> bytes:
@@ -346,6 +369,9 @@ class KoboldStream(BaseStream):
     def so_far(self) -> str:
         """The text that has been rendered; other threads may ask for it."""
         return "".join(self._said)
+
+    def heartbeat(self) -> bytes:
+        return self.text("")
 
     def text(self, token: str) -> bytes:
         self._said.append(token)

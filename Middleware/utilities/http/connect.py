@@ -23,7 +23,7 @@ from Middleware.utilities.http.wire import HttpRequest, Route, Target
 logger = logging.getLogger(__name__)
 
 # How often a silent call returns to its caller, which can then send a heartbeat of its own. The interval of those to
-# clients is in api/answers/answer.py.
+# clients is in api/answers/stream_renderers.py.
 HEARTBEAT_SECONDS = 1.0
 HEARTBEAT = b""
 # A server that is restarting refuses connections for a moment, and a refused attempt costs no time.

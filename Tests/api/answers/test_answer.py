@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from Middleware.api.answers import answer as answer_module
 from Middleware.api.answers.answer import FinishedAnswer, StreamingAnswer, WholeAnswer, estimated_usage
-from Middleware.api.answers.stream_renderers import OllamaGenerateStream, OpenAIChatStream
+from Middleware.api.answers.stream_renderers import OllamaGenerateStream, OpenAIChatStream, Pauses
 from Middleware.api.errors import PublicError
 from Middleware.api.running.running_requests import SERVER_STOPS, running_requests
 from Middleware.exceptions import (
@@ -35,7 +36,6 @@ from Tests.api.api_lab import settled
 from Tests.llmapis.lab import Lab
 from Tests.workflows.engine_lab import until
 
-BEAT = b":\n\n"
 Chunk = dict[str, Any]
 
 
@@ -45,7 +45,8 @@ class Foreign(BaseException):
 
 @pytest.fixture(autouse=True)
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    monkeypatch.setattr(answer_module, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(answer_module, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(OpenAIChatStream, "pauses", Pauses(1.0, 0.05, 0.05))
     yield Lab(tmp_path, monkeypatch)
     assert settled()
 
@@ -103,8 +104,8 @@ def summary(writes: list[bytes]) -> list[str]:
 
 
 def _block(block: str) -> str:
-    if block in (":", "data: [DONE]"):
-        return "~" if block == ":" else "."
+    if block == "data: [DONE]":
+        return "."
     event = json.loads(block[6:])
     if "error" in event:
         return f"#{event['error']['type']}"
@@ -113,7 +114,7 @@ def _block(block: str) -> str:
     choice = event["choices"][0]
     calls = f"@{len(choice['delta']['tool_calls'])}" if "tool_calls" in choice["delta"] else ""
     finish = f"!{choice['finish_reason']}" if choice["finish_reason"] else ""
-    return choice["delta"].get("content", "") + calls + finish
+    return choice["delta"].get("content", "") + calls + finish or "~"
 
 
 def written(body: StreamingAnswer) -> list[bytes]:
@@ -138,12 +139,13 @@ class Noted(OpenAIChatStream):
     """Writes what it is asked for as words."""
 
     tells_failures = True
+    pauses = Pauses(1.0, 0.2, 0.5)
 
     def beginning(self) -> bytes:
         return b"begin "
 
-    def heartbeat(self, silent: float) -> bytes:
-        return b"beat " if silent < 0.2 else b"long "
+    def heartbeat(self) -> bytes:
+        return f"beat{time.monotonic()} ".encode()
 
     def text(self, token: str) -> bytes:
         return token.encode() + b" "
@@ -171,17 +173,23 @@ def test_the_beginning_goes_with_the_first_piece(request_: RequestContext) -> No
 
 
 def test_the_beginning_takes_the_place_of_the_first_heartbeat(request_: RequestContext) -> None:
-    first, *beats, token, end = noted(request_, 0.5, text("a"), FINAL, END, timeout=0.05)
+    first, *beats, token, end = noted(request_, 2.0, text("a"), FINAL, END, timeout=0.05)
     assert (first, token, end) == (b"begin ", b"a ", b"end")
-    assert beats[0] == b"beat " and beats[-1] == b"long " and set(beats) == {b"beat ", b"long "}
+    assert len(beats) > 1 and far_apart(beats)
 
 
 def test_the_silence_counts_from_the_last_piece(request_: RequestContext) -> None:
-    quiet = (0.06, SILENCE) * 8
-    writes = noted(request_, text("a"), *quiet, text("b"), 0.06, SILENCE, FINAL, END)
-    beats = writes[1 : writes.index(b"b ")]
-    assert beats[0] == b"beat " and beats[-1] == b"long " and b"".join(beats).count(b"beat") < len(beats)
-    assert writes[writes.index(b"b ") + 1] == b"beat "
+    quiet = (0.05, SILENCE) * 20
+    writes = noted(request_, text("a"), 0.1, SILENCE, text("b"), *quiet, text("c"), 0.1, SILENCE, FINAL, END)
+    assert [write for write in writes if b"beat" not in write] == [b"begin a ", b"b ", b"c ", b"end"]
+    beats = writes[writes.index(b"b ") + 1 : writes.index(b"c ")]
+    assert len(beats) > 1 and far_apart(beats)
+
+
+def far_apart(beats: list[bytes]) -> bool:
+    """Whether the times of heartbeats are as far apart as those of ``Noted`` must be."""
+    times = [float(beat.removeprefix(b"beat")) for beat in beats]
+    return all(later - earlier >= 0.5 for earlier, later in pairwise(times))
 
 
 def test_a_dialect_tells_failures_in_the_stream_from_the_first_second_on(request_: RequestContext) -> None:

@@ -299,12 +299,10 @@ def test_failures(cause: Cause, code: str) -> None:
 def test_silence() -> None:
     answer = Made()
     data = answer.beginning()
-    beats = [answer.heartbeat(float(second)) for second in range(1, 32)]
-    assert [second for second, beat in enumerate(beats, 1) if beat != b":\n\n"] == [15, 30]
-    data += b"".join(beats) + answer.reasoning("Hm") + answer.text("Once") + answer.heartbeat(1.0)
-    data += answer.heartbeat(15.5)
+    data += answer.heartbeat() + answer.heartbeat() + answer.reasoning("Hm") + answer.text("Once")
+    data += answer.heartbeat()
     stream = heard(data + answer.text(" upon") + answer.final("stop") + b"".join(answer.ending(lambda: USAGE, False)))
-    assert stream.types.count("in_progress") == 4 and stream.comments[2:4] == [14, 14]
+    assert stream.types.count("in_progress") == 4
     again = [event for event in stream.events if event["type"] == "response.in_progress"][-1]["response"]
     assert again["status"] == "in_progress"
     assert output(again, "type", "status") == [("reasoning", "completed"), ("message", "in_progress")]

@@ -181,12 +181,17 @@ def test_any_text_in_any_dialect(kind: str, tokens: list[str]) -> None:
 
 
 def test_heartbeat(name: str) -> None:
-    beat = RENDERERS[name]().heartbeat(1.0)
+    stream = RENDERERS[name]()
+    (item,) = objects(name, stream.heartbeat())
+    assert not text_of(name, item)
     if name.startswith("openai"):
-        assert beat == b":\n\n"
+        first, second = event(stream.text("a")), event(stream.heartbeat())
+        assert [item["id"], item["created"], item["model"]] == [first["id"], first["created"], "m"]
+        told = [found["choices"][0].get("delta") for found in (item, first, second)]
+        chat = [{"role": "assistant"}, {"content": "a"}, {}]
+        assert told == (chat if name == "openai chat" else [None] * 3)
+        assert [found["choices"][0]["finish_reason"] for found in (item, second)] == [None, None]
         return
-    (item,) = objects(name, beat)
-    assert text_of(name, item) == ""
     assert (item["model"], item["done"], item["request_id"]) == ("m", False, "r-1")
     assert "T" in item["created_at"] and item["created_at"].endswith("Z")
 

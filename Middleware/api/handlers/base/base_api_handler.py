@@ -18,7 +18,6 @@ from flask import request as http
 
 from Middleware.api import api_helpers
 from Middleware.api.answers.answer import (
-    HEARTBEAT_SECONDS,
     FinishedAnswer,
     Start,
     StreamingAnswer,
@@ -158,7 +157,7 @@ class BaseApiHandler(ABC):
             except BaseException as error:
                 response = self.failure(error, context)
         response.headers["X-Request-Id"] = context.request_id
-        # A stream whose route is not chosen within its first second is sent without the header.
+        # A stream whose route is not chosen before its first bytes is sent without the header.
         if context.route:
             response.headers["X-Wilmer-Route"] = route_header(context.route)
         return response
@@ -263,7 +262,7 @@ def streamed_answer(
         place = place_of(http.environ)
         # A request that has waited for seconds already gets its headers at once.
         in_queue = place is not None and place.waits
-        body = StreamingAnswer(context, start, renderer, usage).begin(0 if in_queue else HEARTBEAT_SECONDS)
+        body = StreamingAnswer(context, start, renderer, usage).begin(0 if in_queue else None)
     except BaseException:
         running_requests().end(context)
         raise

@@ -62,8 +62,8 @@ def ask(lab: ApiLab, path: str, prompt: Any = "hi", **fields: Any) -> Answer:
 
 
 def events(data: bytes) -> list[Any]:
-    """The objects of a stream, each in an event ``message``; comments left out."""
-    blocks = [block for block in data.decode().split("\n\n") if block and block != ":"]
+    """The objects of a stream, each in an event ``message``."""
+    blocks = [block for block in data.decode().split("\n\n") if block]
     assert all(block.startswith("event: message\ndata: ") for block in blocks)
     return [json.loads(block.partition("data: ")[2]) for block in blocks]
 

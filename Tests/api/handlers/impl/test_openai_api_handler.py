@@ -412,22 +412,6 @@ def test_error_in_the_same_block_as_tokens(lab: ApiLab) -> None:
     assert "oom" in openai_message(answer.events[-2], 502)
 
 
-def test_failure_after_a_heartbeat_is_an_event(lab: ApiLab) -> None:
-    lab.backend.responder = lambda request: status_reply(400, header_delay=1.3)
-    answer = lab.chat(stream=True)
-    assert answer.status == 200
-    assert answer.data.startswith(b":\n\n")
-    error, done = answer.events
-    assert done == "[DONE]" and openai_message(error, 502)
-
-
-def test_heartbeats_while_the_backend_is_silent(lab: ApiLab) -> None:
-    lab.backend.responder = lambda request: reply_to(request, "x", header_delay=1.2)
-    answer = lab.chat(stream=True)
-    assert answer.data.startswith(b":\n\n")
-    assert answer.streamed_text == "x"
-
-
 # -- users, models, shared workflows -----------------------------------------------------------------------------------
 
 

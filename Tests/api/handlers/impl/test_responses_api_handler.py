@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.answers import responses_answer
+from Middleware.api.answers.responses_answer import ResponsesAnswer
+from Middleware.api.answers.stream_renderers import Pauses
 from Middleware.llmapis import transport
 from Middleware.services.response_store import get_response_store
 from Tests.api.api_lab import CHAT, Answer, ApiLab, settled
@@ -364,7 +365,7 @@ def test_calls_whose_fragments_alternate(lab: ApiLab) -> None:
 
 
 def test_silence(lab: ApiLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(responses_answer, "EVENT_SECONDS", 1.0)
+    monkeypatch.setattr(ResponsesAnswer, "pauses", Pauses(1.0, 1.0, 1.0))
     lab.backend.responder = lambda request: sse_reply(
         [chat_chunk({"content": "Once"}), chat_chunk({"content": " upon"}), chat_chunk({}, "stop"), "[DONE]"],
         header_delay=3.5,

@@ -85,6 +85,14 @@ function configuration({ config = [] }, session) {
     })}</ul></details>`;
 }
 
+/** A minute is the shortest time after which clients commonly give up. */
+const LONG_SILENCE = 60e6;
+
+/** Whether the client of a run waits, or has waited, for longer than some clients do without a byte. */
+function waitsInSilence({ stream, kind, status, started, answered, ended }) {
+  return stream === false && ["chat", "task"].includes(kind) && (isUnfinished(status) ? answered == null : (answered ?? ended) - started > LONG_SILENCE);
+}
+
 /** The look of a part by its kind; the words stand next to it. */
 const LOOKS = {
   gate: "wait", lock: "wait", turn: "wait", pause: "wait", load: "load", prompt: "read", write: "write", answer: "write",
@@ -104,6 +112,8 @@ export function Why({ run, explanation }) {
         duration(part.us)}`} style=${{ flexGrow: part.us }}></i>`)}</div>
       <ul class="parts">${parts.map((part) => html`<li><i class=${look(part)} aria-hidden="true"></i> <span class="num">${
         duration(part.us)}</span> ${part.what} <span class="note num">${percent(part.us, whole)}</span></li>`)}</ul>`}
+    ${waitsInSilence(run) && html`<${Odd}>The answer is not streamed: its client gets nothing until all of it is there, and many clients
+      give up after some minutes of silence. Let the client stream.<//>`}
     ${explanation?.odd?.map((sentence) => html`<${Odd}>${sentence}<//>`)}
   </section>`;
 }
