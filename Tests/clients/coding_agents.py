@@ -27,8 +27,8 @@ AIDER = PROJECT / "venv-agents" / ("Scripts" if sys.platform == "win32" else "bi
 RUN_SECONDS = 240.0
 LEAVE_SECONDS = 20.0
 CONTEXT = 65536
-# Before the first token of the first step. Longer than the second after which a server sends a sign of life.
-SILENCE_SECONDS = 1.5
+# Before the first token of the first step. Longer than the five seconds after which it gets a heartbeat.
+SILENCE_SECONDS = 5.5
 # A port that nothing listens on: what an agent asks of the internet fails at once.
 NOWHERE = "http://127.0.0.1:9"
 SOURCE, TARGET, LINE = "notes.txt", "copy.txt", "The snow in Tromsø is deep."
