@@ -5,6 +5,7 @@ Messages contain the URL without user, password and query, and none of the reque
 
 from __future__ import annotations
 
+import contextlib
 import html
 import json
 import os
@@ -37,7 +38,11 @@ _OWN_WORDS = (BackendConnectionError, BackendTimeoutError)
 # The numbers of these errors are not those of the operating system.
 _OWN_NUMBERS = (ssl.SSLError, socket.gaierror, socket.herror)
 _SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "proxy-authorization", "x-goog-api-key")
-_MESSAGE_KEYS = ("error", "message", "detail", "msg", "error_description", "errors")
+# The first ones are those of most servers; the others are asked for where these say nothing.
+_MESSAGE_KEYS = (
+    *("error", "message", "detail", "msg", "error_description", "errors"),
+    *("metadata", "raw", "status_msg", "error_msg", "err_msg", "reason", "info", "base_resp", "failure", "description"),
+)
 _DOCKER_HOST = "host.docker.internal"
 _CLASSES: dict[Kind, type[BackendError]] = {
     Kind.CONNECT_TIMEOUT: BackendTimeoutError,
@@ -82,6 +87,11 @@ def short_body(body: bytes, secrets: tuple[str, ...] = ()) -> str:
     if text.strip() in ("{}", "[]", "null", '""'):
         return ""
     return _one_line(masked(text, secrets), MAX_BODY_CHARACTERS)
+
+
+def said_in(body: object, secrets: tuple[str, ...] = ()) -> str:
+    """Return the server's own message in a decoded body, as ``short_body`` does; "" if there is none."""
+    return _one_line(masked(_message_in(body), secrets), MAX_BODY_CHARACTERS)
 
 
 def masked(text: str, secrets: tuple[str, ...]) -> str:
@@ -133,7 +143,12 @@ def _message_in(data: object, depth: int = 0) -> str:
         return _message_in(data[0], depth + 1)
     if isinstance(data, dict) and depth < 4:
         for key in _MESSAGE_KEYS:
-            found = _message_in(data.get(key), depth + 1)
+            value = data.get(key)
+            # OpenRouter passes the answer of another server on as a text.
+            if key == "raw" and isinstance(value, str):
+                with contextlib.suppress(ValueError, RecursionError):
+                    value = json.loads(value)
+            found = _message_in(value, depth + 1)
             if found:
                 return found
     return ""

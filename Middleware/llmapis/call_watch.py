@@ -154,7 +154,7 @@ class CallWatch:
         record, answer = self._record, self._record.answer
         record.seconds, record.waited = time.perf_counter() - self._started, waited
         record.endpoint, record.model = settings.endpoint_name, settings.model or ""
-        record.failed_endpoints, record.finish_reason = tuple(failed), outcome.finish_reason
+        record.failed_endpoints, record.finish_reason = tuple(failed), outcome.sent_reason or outcome.finish_reason
         record.outcome = outcome
         if record.streamed:
             record.chunks = len(answer.texts)

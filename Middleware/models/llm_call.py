@@ -138,6 +138,7 @@ class LlmOutcome:
     """The metadata of an answer.
 
     Attributes:
+        sent_reason: the finish reason in the server's word.
         usage: token counts in OpenAI's form; None if the server sent none.
         reported: the object in which the back-end reported times, or counts that ``usage`` has no name for; in its
             own form. None if it reported none.
@@ -147,6 +148,7 @@ class LlmOutcome:
     """
 
     finish_reason: str | None = None
+    sent_reason: str | None = None
     usage: Usage | None = None
     reported: Mapping[str, object] | None = field(default=None, repr=False)
     model: str = ""

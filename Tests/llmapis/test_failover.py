@@ -871,6 +871,7 @@ def test_a_redacted_request_leaves_no_word_of_a_back_end_in_the_log(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     hosts["A"].default = status_reply(500, "cannot parse: dear diary")
+    hosts["B"].default = chat_stream_reply(["Fine."]) if stream else chat_reply("Fine.")
     with request_scope(RequestContext(redact=True)):
         ask(LlmApiService("A", stream=stream))
     assert "diary" not in caplog.text
@@ -881,7 +882,7 @@ def test_a_redacted_retry_is_logged_without_the_answer(
     hosts: FailoverLab, short_retry_waits: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     hosts.endpoint("A", backupEndpointName="")
-    hosts["A"].script(status_reply(500, "cannot parse: dear diary"))
+    hosts["A"].script(status_reply(500, "cannot parse: dear diary"), chat_reply("Fine."))
     with request_scope(RequestContext(redact=True)):
         ask(LlmApiService("A"))
     assert "diary" not in caplog.text and "status 500" in caplog.text and "Trying again" in caplog.text

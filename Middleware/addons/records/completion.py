@@ -92,7 +92,8 @@ def describe_attempt(span: Span, attempt: Attempt) -> None:
     found["request.model"] = model if isinstance(model, str) else None
     _add_samplers(found, payload)
     found["response.model"] = (outcome.model or None) if answered else None
-    found["response.finish_reasons"] = [outcome.finish_reason] if answered and outcome.finish_reason else None
+    reason = outcome.sent_reason or outcome.finish_reason
+    found["response.finish_reasons"] = [reason] if answered and reason else None
     found["http.status"], found["stands_in_for"] = attempt.status, attempt.stands_in_for or None
     if isinstance(inputs, list):
         found["texts"] = len(inputs)

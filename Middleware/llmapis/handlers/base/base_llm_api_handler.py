@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 from Middleware.exceptions import BackendError, BackendResponseError, BackendStatusError, EarlyTerminationException
 from Middleware.llmapis.api_types import backend_url
-from Middleware.llmapis.backend_errors import secrets_of, sentence, short_body, too_long_hint
+from Middleware.llmapis.backend_errors import said_in, secrets_of, sentence, short_body, too_long_hint
+from Middleware.llmapis.finish_reasons import FAILED, finish_reason, with_calls
 from Middleware.llmapis.handlers.base.image_sources import base64_data
 from Middleware.llmapis.transport import BackendRequest, BackendStream, Transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import AnswerParts, LlmOutcome
-from Middleware.models.messages import Answer, Chunk, Message, Usage
+from Middleware.models.messages import Answer, Chunk, Message, ToolCall, Usage
 from Middleware.utilities.answers.stream_parsers import LineTooLongError, NDJSONParser, SSEEvent, SSEParser
 from Middleware.utilities.config.keys.api_type import API_TYPE, STRUCTURED_OUTPUT
 from Middleware.utilities.http.wire import parse_target
@@ -147,6 +148,13 @@ class BaseLlmApiHandler(ABC):
     def _reset(self) -> None:
         self.outcome = LlmOutcome(endpoint_config=self.settings.endpoint, endpoint_name=self.settings.endpoint_name)
         self.ended = self.closed = self.understood = False
+        # Whether anything had the form of an answer of this dialect, whether a tool call has come, and whether another
+        # thread has ended the stream.
+        self.formed = self.called = self._aborted = False
+        # An object that had not the form of an answer.
+        self._strange: Mapping[str, object] | None = None
+        # What the server said of a failure in the current event; None without one.
+        self.reported: object = None
         # Whether an event has brought text, reasoning or a tool call.
         self.flowing = False
         # What arrives is kept for listeners. None without any.
@@ -196,19 +204,27 @@ class BaseLlmApiHandler(ABC):
             self.unreadable("an event that is not an object")
             return
         self.understood = True
+        chunk = failure = None
         try:
             chunk = self.read_event(body, name)
+            if chunk is not None:
+                self.called = self.called or bool(chunk.get("tool_calls"))
+                failure = self._translate_end(chunk) if chunk["finish_reason"] is not None else None
         except BackendResponseError as error:
-            if not chunks:
-                raise
-            # It is raised after the chunks before it have been delivered.
-            self.failure = error
-            return
-        if chunk is None:
+            chunk, failure = None, error
+        brings = chunk is not None and bool(chunk["token"] or chunk.get("reasoning") or chunk.get("tool_calls"))
+        if failure is not None and not brings and not chunks:
+            raise failure
+        # It is raised after the chunks before it have been delivered.
+        self.failure = failure
+        # The last one, unless another has shown whose answer it is.
+        if not self.formed and not dialect_of(self._strange):
+            self._strange = body
+        if chunk is None or (failure is not None and not brings):
             return
         chunks.append(chunk)
         token, parts = chunk["token"], self.parts
-        if not self.flowing and (token or chunk.get("reasoning") or chunk.get("tool_calls")):
+        if not self.flowing and brings:
             self.flowing = True
             if parts is not None:
                 parts.first_at = time.perf_counter()
@@ -219,27 +235,49 @@ class BaseLlmApiHandler(ABC):
             if len(chunk) > 2:
                 parts.others.append(chunk)
 
+    def _translate_end(self, chunk: Chunk) -> BackendResponseError | None:
+        """Translate the finish reason of a chunk; return the error if it says that the answer has failed."""
+        sent, chunk["finish_reason"] = chunk["finish_reason"], None
+        reason = finish_reason(sent, self.settings.endpoint_name)
+        if reason is None:
+            return None
+        self.ended, self.outcome.sent_reason = True, str(sent)
+        if reason == FAILED:
+            return self.error_of(self.reported or f'the finish reason "{sent}"')
+        chunk["finish_reason"] = self.outcome.finish_reason = with_calls(reason, self.called)
+        return None
+
     @abstractmethod
     def read_event(self, body: dict[str, object], name: str | None) -> Chunk | None:
-        """Return the chunk of one event, None for an event without content.
+        """Return the chunk of one event, None for an event without content; its finish reason in the server's word.
 
-        ``name`` is the event's name in the SSE framing, if it has one. Sets ``self.ended`` at a finish reason and
-        ``self.closed`` at the last event of the dialect. After ``ended`` only token counts are used. Raises
-        BackendResponseError for an error object.
+        ``name`` is the event's name in the SSE framing, if it has one. Sets ``self.formed`` for an event of the form
+        of an answer, and ``self.closed`` at the last event of the dialect. After ``ended`` only token counts are used.
+        Raises BackendResponseError for an error object.
         """
 
     @abstractmethod
     def read_response(self, body: Mapping[str, object]) -> Answer:
-        """Return the answer in a complete JSON object. Raises BackendResponseError for an error object."""
+        """Return the answer in a complete JSON object, and store its finish reason in the server's word.
+
+        Raises BackendResponseError for an error object, and for one without the form of an answer of this dialect.
+        """
 
     def read_whole(self, body: object) -> Answer:
-        """Return the answer in a complete JSON body, ``""`` for a body that is not an object."""
+        """Return the answer in a complete JSON body. Raises BackendResponseError if it holds none, or a failure."""
         # The back-end has finished, whatever its answer contains.
         self.ended = True
-        if isinstance(body, Mapping):
-            return self.read_response(body)
-        self.unreadable("an answer that is not an object")
-        return ""
+        if not isinstance(body, Mapping):
+            raise self.no_answer(body)
+        answer, outcome = self.read_response(body), self.outcome
+        reason = finish_reason(outcome.finish_reason, self.settings.endpoint_name)
+        outcome.sent_reason = outcome.finish_reason if reason is not None else None
+        if reason == FAILED:
+            raise self.error_of(self.reported or f'the finish reason "{outcome.sent_reason}"')
+        outcome.finish_reason = with_calls(reason, not isinstance(answer, str))
+        if not isinstance(answer, str):
+            answer["finish_reason"] = outcome.finish_reason or "tool_calls"
+        return answer
 
     # -- the call ------------------------------------------------------------------------------------------------
     def request(self, prompt: Prompt, stream: bool) -> BackendRequest:
@@ -330,7 +368,7 @@ class BaseLlmApiHandler(ABC):
 
     def abort(self) -> None:
         """End a stream that another thread is reading."""
-        connection = self._connection
+        connection, self._aborted = self._connection, True
         if connection is not None:
             connection.abort()
 
@@ -345,6 +383,8 @@ class BaseLlmApiHandler(ABC):
             raise self.failure
         if start and not self.understood:
             yield from self._unframed(bytes(start))
+        elif not self.formed and not self.is_cancelled and not self._aborted:
+            raise self.no_answer(self._strange)
 
     def _batch(self, chunks: list[Chunk]) -> Iterator[Chunk]:
         """Yield chunks that arrived together; each but the last is marked as followed by another one."""
@@ -361,8 +401,8 @@ class BaseLlmApiHandler(ABC):
     def _unframed(self, data: bytes) -> Iterator[Chunk]:
         """Yield the chunk of a plain JSON body that a back-end sent instead of a stream: an answer or an error."""
         if all(not line.strip() or line.startswith(b":") for line in data.splitlines()):
-            # Only comments: an empty answer.
-            return
+            # Only comments.
+            raise self.no_answer(None)
         try:
             body = json.loads(data)
         except (ValueError, RecursionError):
@@ -443,13 +483,27 @@ class BaseLlmApiHandler(ABC):
         return images
 
     def raise_error_object(self, error: object) -> None:
-        """Raise the error in an error object of the back-end, without the key that some servers repeat in it."""
-        secrets = secrets_of(self.headers(), parse_target(self.settings.base_url))
-        text = short_body(json.dumps({"error": error}, default=str).encode(), secrets)
+        """Raise the error in an error object of the back-end."""
+        raise self.error_of(error)
+
+    def error_of(self, error: object) -> BackendResponseError:
+        """Return the error in an error object of the back-end, without the key that some servers repeat in it."""
+        text = short_body(json.dumps({"error": error}, default=str).encode(), self._secrets())
         message, hint = f"{self._endpoint_label()}: an error instead of an answer: {text}", too_long_hint(text)
-        raise BackendResponseError(
+        return BackendResponseError(
             f"{sentence(message)} {hint}" if hint else message, endpoint=self.settings.endpoint_name, body=text
         )
+
+    def no_answer(self, body: object) -> BackendResponseError:
+        """Return the error for what has not the form of an answer of this dialect; ``body``: None if nothing came."""
+        said = said_in(body, self._secrets())
+        text = f"{self._endpoint_label()}: an answer without a message: {said or keys_of(body)}"
+        if other := dialect_of(body):
+            text = f"{sentence(text)} Is it the right ApiType? '{other}' has answers of this form."
+        return BackendResponseError(text, endpoint=self.settings.endpoint_name, body=said)
+
+    def _secrets(self) -> tuple[str, ...]:
+        return secrets_of(self.headers(), parse_target(self.settings.base_url))
 
     def _endpoint_label(self) -> str:
         return f"Endpoint '{self.settings.endpoint_name}' ({parse_target(self.settings.base_url).display})"
@@ -540,6 +594,40 @@ def usage_of(prompt: int | None, completion: int | None, cached: int | None = No
     if cached is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": cached}
     return usage or None
+
+
+def with_tool_calls(text: str, calls: list[ToolCall]) -> Answer:
+    """Return a complete answer; its finish reason is filled in when the server's word for it is translated."""
+    return {"content": text, "tool_calls": calls} if calls else text
+
+
+def keys_of(body: object) -> str:
+    """Return what there is to see of an answer that nobody expected: its keys, or its type."""
+    if isinstance(body, Mapping):
+        return f"only {', '.join(map(repr, list(body)[:12]))}" if body else "an empty object"
+    return "nothing" if body is None else f"JSON of the type {type(body).__name__}"
+
+
+def dialect_of(body: object) -> str:
+    """Return the shipped ApiType whose answers have the form of ``body``; "" for none."""
+    if not isinstance(body, Mapping):
+        return ""
+    choice, kind = first_object(body.get("choices")), str(body.get("type"))
+    if "message" in choice or "delta" in choice:
+        return "Open-AI-API"
+    if "text" in choice:
+        return "OpenAI-Compatible-Completions"
+    if isinstance(body.get("content"), list) or kind.startswith(("message_", "content_block_")):
+        return "Claude"
+    if "done" in body:
+        return "OllamaApiChat" if "message" in body else "OllamaApiGenerate"
+    return "KoboldCpp" if "token" in body or "text" in first_object(body.get("results")) else ""
+
+
+def first_object(value: object) -> Mapping[str, object]:
+    """Return the first element of a list if it is an object, else an empty one."""
+    first = value[0] if isinstance(value, list) and value else None
+    return first if isinstance(first, Mapping) else {}
 
 
 def text_in(fields: Mapping[str, object], key: str) -> str:

@@ -57,11 +57,11 @@ class OllamaAnswers(BaseLlmApiHandler):
         if not body.get("done"):
             return chunk
         chunk = chunk or {"token": "", "finish_reason": None}
-        chunk["finish_reason"] = self.outcome.finish_reason = self.finish_reason(body)
+        chunk["finish_reason"] = self.finish_reason(body)
         usage = self.note_usage(body)
         if usage:
             chunk["usage"] = usage
-        self.ended = self.closed = True
+        self.closed = True
         return chunk
 
     def check_error(self, body: Mapping[str, object]) -> None:
@@ -70,8 +70,8 @@ class OllamaAnswers(BaseLlmApiHandler):
             self.raise_error_object(body["error"])
 
     def finish_reason(self, body: Mapping[str, object]) -> str:
-        """Return the finish reason of a complete answer."""
-        return "length" if body.get("done_reason") == "length" else "stop"
+        """Return the server's word for the end of a complete answer; older servers have none."""
+        return str(body.get("done_reason") or "stop")
 
     def note_usage(self, body: Mapping[str, object]) -> Usage | None:
         """Return and store the token counts of an object. Older servers omit the count of a cached prompt."""

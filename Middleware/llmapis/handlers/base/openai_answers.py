@@ -70,18 +70,21 @@ class OpenAiAnswers(BaseLlmApiHandler):
         if choice is None:
             return chunk if usage else None
         self.read_choice(choice, chunk)
-        finish_reason = choice.get("finish_reason")
-        if finish_reason:
-            chunk["finish_reason"] = self.outcome.finish_reason = str(finish_reason)
-            self.ended = True
+        self.reported = choice.get("error") or None
+        reason = "error" if self.reported else choice.get("finish_reason")
+        chunk["finish_reason"] = None if reason is None else str(reason)
         return chunk
 
     def open_answer(self, body: Mapping[str, object]) -> Mapping[str, object]:
-        """Return the choice of a complete answer, empty if it has none, and store its metadata."""
-        choice = self.choice(body)
+        """Return the choice of a complete answer, empty if it has none, and store its metadata and finish reason."""
+        choice = self.choice(body) or {}
+        if choice.get("error"):
+            self.raise_error_object(choice["error"])
         self.note_usage(body)
         self.note_fingerprint(body)
-        return choice or {}
+        reason = choice.get("finish_reason")
+        self.outcome.finish_reason = None if reason is None else str(reason)
+        return choice
 
     def choice(self, body: Mapping[str, object], failed: bool = False) -> Mapping[str, object] | None:
         """Return the first choice, or None. Raises BackendResponseError for an error object.

@@ -10,7 +10,13 @@ from typing import Any
 
 from Middleware.llmapis.handlers.base import claude_messages
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Prompt, text_in, usage_of
+from Middleware.llmapis.handlers.base.base_llm_api_handler import (
+    BackendMessage,
+    Prompt,
+    text_in,
+    usage_of,
+    with_tool_calls,
+)
 from Middleware.models.messages import Answer, Chunk, ToolCall, Usage
 
 logger = logging.getLogger(__name__)
@@ -33,14 +39,6 @@ PARAMETERS = frozenset(
         "tool_choice",
     }
 )
-FINISH_REASONS = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "pause_turn": "stop",
-    "max_tokens": "length",
-    "tool_use": "tool_calls",
-    "refusal": "content_filter",
-}
 # The API counts these tokens separately.
 CACHED = "cache_read_input_tokens"
 PROMPT_COUNTS = ("input_tokens", "cache_creation_input_tokens", CACHED)
@@ -133,6 +131,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
     # -- streamed answer -----------------------------------------------------------------------------------------
     def read_event(self, body: dict[str, object], name: str | None) -> Chunk | None:
         kind = body.get("type") or name
+        self.formed = self.formed or str(kind).startswith(("content_block_", "message_start"))
         if kind == "message_delta":
             return self._read_end(body)
         if kind == "message_stop":
@@ -194,9 +193,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         if usage:
             chunk["usage"] = usage
         reason = None if self.ended else _object(body.get("delta")).get("stop_reason")
-        if reason:
-            chunk["finish_reason"] = self.outcome.finish_reason = _finish_reason(reason)
-            self.ended = True
+        chunk["finish_reason"] = str(reason) if reason else None
         return chunk if usage or reason else None
 
     # -- complete answer -----------------------------------------------------------------------------------------
@@ -205,18 +202,13 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         self.outcome.model = text_in(body, "model")
         self._note_usage(body)
         reason, content = body.get("stop_reason"), body.get("content")
-        if reason:
-            self.outcome.finish_reason = _finish_reason(reason)
+        self.outcome.finish_reason = str(reason) if reason else None
         if not isinstance(content, list):
-            self.unreadable("an answer without content blocks")
-            return ""
+            raise self.no_answer(body)
         blocks = [block for block in content if isinstance(block, Mapping)]
         text, self.outcome.reasoning = _joined(blocks, "text"), _joined(blocks, "thinking")
         calls = [_call(block, _json_object(block.get("input"))) for block in blocks if block.get("type") == "tool_use"]
-        if not calls:
-            return text
-        self.outcome.finish_reason = self.outcome.finish_reason or "tool_calls"
-        return {"content": text, "tool_calls": calls, "finish_reason": self.outcome.finish_reason}
+        return with_tool_calls(text, calls)
 
     # -- both ----------------------------------------------------------------------------------------------------
     def _raise_error(self, body: Mapping[str, object], kind: object) -> None:
@@ -269,10 +261,6 @@ def _call(block: Mapping[str, Any], arguments: str) -> ToolCall:
 
 def _json_object(value: object) -> str:
     return json.dumps(_object(value), ensure_ascii=False)
-
-
-def _finish_reason(reason: object) -> str:
-    return FINISH_REASONS.get(str(reason), str(reason))
 
 
 def _joined(blocks: list[Mapping[str, Any]], kind: str) -> str:

@@ -11,7 +11,7 @@ from functools import partial
 
 from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt, usage_of
+from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt, first_object, usage_of
 from Middleware.llmapis.transport import BackendRequest
 from Middleware.models.cancel_scope import GAVE_WAY
 from Middleware.models.messages import Answer, Chunk, token_count
@@ -79,23 +79,20 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
             return None
         self._raise_if_error(body, name == "error")
         finish_reason = _finish_reason(body)
+        self.formed = self.formed or "token" in body
         if "token" not in body and finish_reason is None:
             return None
-        if finish_reason is not None:
-            self.outcome.finish_reason = finish_reason
-            # KoboldCpp sends nothing after the finish reason, not even token counts.
-            self.ended = self.closed = True
+        # KoboldCpp sends nothing after the finish reason, not even token counts.
+        self.closed = self.closed or finish_reason is not None
         token = body.get("token")
         return {"token": token if isinstance(token, str) else "", "finish_reason": finish_reason}
 
     def read_response(self, body: Mapping[str, object]) -> str:
         self._raise_if_error(body)
-        results = body.get("results")
-        result = results[0] if isinstance(results, list) and results else None
-        text = result.get("text") if isinstance(result, Mapping) else None
-        if not isinstance(result, Mapping) or not isinstance(text, str):
-            self.unreadable("an answer without a text")
-            return ""
+        result = first_object(body.get("results"))
+        text = result.get("text")
+        if not isinstance(text, str):
+            raise self.no_answer(body)
         self.outcome.finish_reason = _finish_reason(result)
         self.outcome.usage = usage_of(
             token_count(result.get("prompt_tokens")), token_count(result.get("completion_tokens"))

@@ -11,7 +11,13 @@ from Middleware.llmapis.handlers.base.base_chat_completions_handler import (
     arguments_object,
     text_of,
 )
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Block, Prompt, text_in
+from Middleware.llmapis.handlers.base.base_llm_api_handler import (
+    BackendMessage,
+    Block,
+    Prompt,
+    text_in,
+    with_tool_calls,
+)
 from Middleware.llmapis.handlers.base.ollama_answers import OllamaAnswers, text_chunk
 from Middleware.models.messages import Answer, Chunk, ToolCall
 
@@ -66,6 +72,7 @@ class OllamaChatHandler(OllamaAnswers, BaseChatCompletionsHandler):
         message = body.get("message")
         if not isinstance(message, Mapping):
             return None
+        self.formed = True
         chunk = text_chunk(text_in(message, "content"), text_in(message, "thinking"))
         calls = self._calls(message)
         if calls:
@@ -73,22 +80,14 @@ class OllamaChatHandler(OllamaAnswers, BaseChatCompletionsHandler):
             chunk["tool_calls"] = [{"index": first + offset, **call} for offset, call in enumerate(calls)]
         return chunk
 
-    def finish_reason(self, body: Mapping[str, object]) -> str:
-        """Return ``tool_calls`` for an answer with tool calls, which Ollama reports as ``stop``: clients rely on it."""
-        return "tool_calls" if self._call_count else super().finish_reason(body)
-
     def read_response(self, body: Mapping[str, object]) -> Answer:
         self.check_error(body)
         message = body.get("message")
         if not isinstance(message, Mapping):
-            self.unreadable("an answer without a message")
-            return ""
+            raise self.no_answer(body)
         content, calls = text_of(message.get("content")), self._calls(message)
         self.note_end(body, text_in(message, "thinking"))
-        if not calls:
-            return content
-        self.outcome.finish_reason = "tool_calls"
-        return {"content": content, "tool_calls": calls, "finish_reason": "tool_calls"}
+        return with_tool_calls(content, calls)
 
     def _calls(self, message: Mapping[str, object]) -> list[ToolCall]:
         """Return the tool calls of a message in OpenAI's form and count them for the whole answer."""

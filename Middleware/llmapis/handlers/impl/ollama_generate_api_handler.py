@@ -34,6 +34,7 @@ class OllamaGenerateHandler(OllamaAnswers, BaseCompletionsHandler):
     def read_part(self, body: Mapping[str, object]) -> Chunk | None:
         if "response" not in body and "thinking" not in body:
             return None
+        self.formed = True
         return text_chunk(text_in(body, "response"), text_in(body, "thinking"))
 
     def read_response(self, body: Mapping[str, object]) -> str:
@@ -41,6 +42,5 @@ class OllamaGenerateHandler(OllamaAnswers, BaseCompletionsHandler):
         self.note_end(body, text_in(body, "thinking"))
         text = body.get("response")
         if not isinstance(text, str):
-            self.unreadable("an answer without a text")
-            return ""
+            raise self.no_answer(body)
         return text

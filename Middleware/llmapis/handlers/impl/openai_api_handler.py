@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler, text_of
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Block, decode_json
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Block, decode_json, with_tool_calls
 from Middleware.llmapis.handlers.base.image_sources import image_url
 from Middleware.llmapis.handlers.base.openai_answers import OpenAiAnswers, reasoning_of
 from Middleware.models.messages import Answer, Chunk, ToolCall
@@ -87,9 +87,11 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
         return chunks
 
     def read_choice(self, choice: Mapping[str, object], chunk: Chunk) -> None:
-        delta = choice.get("delta")
+        # Servers that stream nothing send one event with the whole message.
+        delta = choice.get("delta") if isinstance(choice.get("delta"), Mapping) else choice.get("message")
         if not isinstance(delta, Mapping):
             return
+        self.formed = True
         chunk["token"] = text_of(delta.get("content"))
         calls = self._calls(delta)
         if calls:
@@ -117,13 +119,7 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
         choice = self.open_answer(body)
         message = choice.get("message")
         if not isinstance(message, Mapping):
-            self.unreadable("an answer without a message")
-            return ""
+            raise self.no_answer(body)
         content, calls = text_of(message.get("content")), self._calls(message)
         self.outcome.reasoning = reasoning_of(message)
-        finish_reason = choice.get("finish_reason")
-        if calls:
-            self.outcome.finish_reason = str(finish_reason or "tool_calls")
-            return {"content": content, "tool_calls": calls, "finish_reason": self.outcome.finish_reason}
-        self.outcome.finish_reason = str(finish_reason) if finish_reason else None
-        return content
+        return with_tool_calls(content, calls)

@@ -25,6 +25,7 @@ class OpenAiCompletionsApiHandler(OpenAiAnswers, BaseCompletionsHandler):
 
     def read_choice(self, choice: Mapping[str, object], chunk: Chunk) -> None:
         # Servers omit the text in a last chunk.
+        self.formed = self.formed or "text" in choice
         chunk["token"] = text_in(choice, "text")
         reasoning = reasoning_of(choice)
         if reasoning:
@@ -33,8 +34,6 @@ class OpenAiCompletionsApiHandler(OpenAiAnswers, BaseCompletionsHandler):
     def read_response(self, body: Mapping[str, object]) -> str:
         choice = self.open_answer(body)
         if not isinstance(choice.get("text", 0), str | None):
-            self.unreadable("an answer without a text")
-            return ""
+            raise self.no_answer(body)
         self.outcome.reasoning = reasoning_of(choice)
-        self.outcome.finish_reason = str(choice["finish_reason"]) if choice.get("finish_reason") else None
         return text_in(choice, "text")

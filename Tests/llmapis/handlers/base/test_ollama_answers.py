@@ -242,9 +242,9 @@ def test_error_object_raises(type_name: str, error: Any) -> None:
 
 
 @table("garbage", [5, [], None, "text", {}, {"message": None}, {"message": 5, "response": 5}, {"done": True}])
-def test_malformed_answer_is_an_empty_text(type_name: str, garbage: Any, caplog: pytest.LogCaptureFixture) -> None:
-    assert handler(type_name).read_whole(garbage) == ""
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+def test_what_has_no_message_is_no_answer(type_name: str, garbage: Any) -> None:
+    with pytest.raises(BackendResponseError, match=r"Endpoint 'E' \(.*\): an answer without a message: "):
+        handler(type_name).read_whole(garbage)
 
 
 @pytest.mark.parametrize(

@@ -304,9 +304,10 @@ def test_arguments_of_a_streamed_call_are_always_json(given_input: Any, deltas: 
         ("stop_sequence", "stop"),
         ("pause_turn", "stop"),
         ("max_tokens", "length"),
-        ("tool_use", "tool_calls"),
+        # There is no call in the answer.
+        ("tool_use", "stop"),
         ("refusal", "content_filter"),
-        ("something_new", "something_new"),
+        ("something_new", "stop"),
     ],
 )
 def test_stop_reasons(stop_reason: str, finish_reason: str) -> None:
@@ -489,19 +490,20 @@ def test_whole_answer(backend: StubBackend, answer: Answer) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {},
-        [],
-        5,
-        None,
         {"content": []},
-        {"content": None},
         {"content": [5]},
         {"content": [{"type": "text", "text": None}]},
         {"content": [{"type": "new"}]},
     ],
 )
-def test_empty_or_malformed_answer_is_an_empty_text(body: Any) -> None:
+def test_empty_answer_is_an_empty_text(body: Any) -> None:
     assert handler().read_whole(body) == ""
+
+
+@pytest.mark.parametrize("body", [{}, [], 5, None, {"content": None}])
+def test_what_has_no_content_is_no_answer(body: Any) -> None:
+    with pytest.raises(BackendResponseError, match="Endpoint 'E' .*: an answer without a message: "):
+        handler().read_whole(body)
 
 
 def test_only_text_blocks_are_text() -> None:

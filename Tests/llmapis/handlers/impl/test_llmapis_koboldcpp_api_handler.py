@@ -140,7 +140,7 @@ def test_tokens_and_finish() -> None:
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [("stop", "stop"), ("length", "length"), ("odd", "odd"), (None, None), ("", None), ("null", None), (5, None)],
+    [("stop", "stop"), ("length", "length"), ("odd", "stop"), (None, None), ("", None), ("null", None), (5, None)],
 )
 def test_finish_reason(given: Any, expected: str | None) -> None:
     assert read(message("a", finish_reason=given)) == [{"token": "a", "finish_reason": expected}]
@@ -249,9 +249,10 @@ def test_plain_body_instead_of_a_stream(backend: StubBackend) -> None:
         {"results": [{"token": "SECRET"}]},
     ],
 )
-def test_malformed_answer_is_an_empty_text_and_logged(body: Any, caplog: pytest.LogCaptureFixture) -> None:
-    assert handler().read_whole(body) == ""
-    assert "Endpoint 'E': skipped" in caplog.text and "SECRET" not in caplog.text
+def test_what_has_no_text_is_no_answer(body: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(BackendResponseError, match="Endpoint 'E' .*: an answer without a message: "):
+        handler().read_whole(body)
+    assert "SECRET" not in caplog.text
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -386,10 +387,12 @@ def test_call_that_ends_normally_aborts_nothing(backend: StubBackend, way: Any) 
 def test_call_cancelled_when_its_answer_is_there_aborts_nothing(
     backend: StubBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    backend.script(DIALECT.reply(Answer(), stream=False))
     scope = CancelScope()
     call = handler(backend, scope)
-    monkeypatch.setattr(call, "unreadable", lambda what: scope.cancel())
-    assert call.handle_non_streaming(HI) == "" and scope.cancelled
+    read = call.read_response
+    monkeypatch.setattr(call, "read_response", lambda body: (scope.cancel(), read(body))[1])
+    assert call.handle_non_streaming(HI) == "Hello there" and scope.cancelled
     assert aborts(backend) == 0
 
 

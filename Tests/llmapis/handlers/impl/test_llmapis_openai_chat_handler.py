@@ -259,8 +259,8 @@ def test_a_connection_that_stays_open_delays_the_end_little(
 
 
 def test_comments_are_signs_of_life(backend: StubBackend) -> None:
-    backend.script(Reply(pieces=[b": working\n\n"]))
-    assert list(handler(backend).handle_streaming(HI)) == [SILENCE]
+    backend.script(Reply(pieces=[b": working\n\n", sse_event(chat_chunk({"content": "a"}))], delay=0.2))
+    assert next(handler(backend).handle_streaming(HI)) == SILENCE
 
 
 def test_second_call_of_a_handler_starts_afresh(backend: StubBackend) -> None:
@@ -290,9 +290,10 @@ def test_plain_body_instead_of_a_stream_keeps_its_reasoning(backend: StubBackend
 
 
 @pytest.mark.parametrize("body", [b"", b"\n\n", b": ping\n\n", b"data: [DONE]\n\n"])
-def test_stream_without_events_is_an_empty_answer(backend: StubBackend, body: bytes) -> None:
+def test_stream_without_events_is_no_answer(backend: StubBackend, body: bytes) -> None:
     backend.script(Reply(body=body, headers={"Content-Type": "text/event-stream"}))
-    assert text(list(handler(backend).handle_streaming(HI))) == ""
+    with pytest.raises(BackendResponseError, match="an answer without a message: nothing"):
+        list(handler(backend).handle_streaming(HI))
 
 
 def test_status_error_is_raised(backend: StubBackend) -> None:
@@ -338,12 +339,15 @@ def test_complete_answer(backend: StubBackend) -> None:
     assert (call.outcome.finish_reason, call.outcome.usage) == ("length", USAGE)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [{"choices": [{"message": {"content": None}}]}, {"choices": []}, {}, [], 5, {"choices": [{"message": None}]}],
-)
-def test_empty_or_malformed_answer_is_an_empty_text(body: Any) -> None:
-    assert handler().read_whole(body) == ""
+@pytest.mark.parametrize("content", [None, ""])
+def test_empty_answer_is_an_empty_text(content: Any) -> None:
+    assert handler().read_whole({"choices": [{"message": {"content": content}}]}) == ""
+
+
+@pytest.mark.parametrize("body", [{"choices": []}, {}, [], 5, {"choices": [{"message": None}]}])
+def test_what_has_no_message_is_no_answer(body: Any) -> None:
+    with pytest.raises(BackendResponseError, match="Endpoint 'E' .*: an answer without a message: "):
+        handler().read_whole(body)
 
 
 def test_error_body_with_a_good_status_raises() -> None:
@@ -355,8 +359,9 @@ def test_tool_calls_of_a_complete_answer() -> None:
     calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     body: dict[str, Any] = {"choices": [{"message": {"content": None, "tool_calls": calls}}]}
     assert handler().read_whole(body) == {"content": "", "tool_calls": calls, "finish_reason": "tool_calls"}
-    body["choices"][0]["finish_reason"] = "stop"
-    assert handler().read_whole(body)["finish_reason"] == "stop"  # type: ignore[index]
+    for sent, reason in (("stop", "tool_calls"), ("length", "length"), ("safety", "content_filter")):
+        body["choices"][0]["finish_reason"] = sent
+        assert handler().read_whole(body)["finish_reason"] == reason  # type: ignore[index]
 
 
 # -- requests -----------------------------------------------------------------------------------------------------

@@ -207,9 +207,10 @@ def test_reasoning_of_a_complete_answer() -> None:
         {"choices": [{"message": "SECRET"}]},
     ],
 )
-def test_malformed_answer_is_an_empty_text_and_logged(body: Any, caplog: pytest.LogCaptureFixture) -> None:
-    assert handler().read_whole(body) == ""
-    assert "Endpoint 'E': skipped" in caplog.text and "SECRET" not in caplog.text
+def test_what_has_no_text_is_no_answer(body: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(BackendResponseError, match="Endpoint 'E' .*: an answer without a message: "):
+        handler().read_whole(body)
+    assert "SECRET" not in caplog.text
 
 
 def test_null_text_is_an_empty_answer(caplog: pytest.LogCaptureFixture) -> None:
