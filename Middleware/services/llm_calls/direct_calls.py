@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from Middleware.common import instance_global_variables as instance
-from Middleware.exceptions import EarlyTerminationException
+from Middleware.exceptions import BackendResponseError, EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.models.cancel_scope import CancelScope
@@ -75,10 +75,24 @@ def answer_text(result: object, handler: LlmHandler, node: Mapping[str, object])
 
 
 def text_to_keep(text: str, handler: LlmHandler) -> str:
-    """Return a cleaned answer for storage; "", with a warning, if the model did not finish thinking."""
+    """Return a cleaned answer for storage; "", with a warning, if the model did not finish thinking.
+
+    Raises BackendResponseError for an answer that a filter has ended: a refusal must not become a memory.
+    """
     name, rules = handler.answering_endpoint
     finish_reason = handler.llm.outcome.finish_reason if handler.llm is not None else None
+    if finish_reason == "content_filter":
+        raise BackendResponseError(
+            f"Endpoint '{name}': the answer was ended by a filter (content_filter); it is not stored.", endpoint=name
+        )
     if not is_cut_off_thought(text, rules, finish_reason):
+        if finish_reason == "length":
+            # The user has set the limit, and without such answers whole installations would have no memories.
+            logger.info(
+                "Endpoint '%s': an answer that is stored ends at the limit of its length. A higher "
+                "'maxResponseSizeInTokens' leaves room for all of it.",
+                name,
+            )
         return text
     logger.warning(
         "Endpoint '%s': the model did not finish thinking (finish reason: %s); its answer is not used. Give "

@@ -212,6 +212,26 @@ def test_a_thought_without_an_end_is_no_memory(lab: MemoryLab, caplog: pytest.Lo
     assert lab.stored() == [("fact about <think> tags", hash_content("m4"))]
 
 
+@pytest.mark.parametrize("reason", ["content_filter", "SAFETY", "error", "network_error"])
+def test_a_refused_or_failed_answer_is_no_memory(lab: MemoryLab, reason: str) -> None:
+    open_file(lab)
+    lab.backend.responder = lambda request: chat_reply("I cannot talk about", reason)
+    lab.remember(chat(8))
+    assert lab.stored() == []
+    lab.backend.responder = lambda request: chat_reply("fact")
+    lab.remember(chat(8))
+    assert lab.stored() == [("fact", hash_content("m4"))], "the next request tries it again"
+
+
+def test_an_answer_at_its_limit_is_a_memory_and_logged(lab: MemoryLab, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    open_file(lab)
+    lab.backend.responder = lambda request: chat_reply("fact", "MAX_TOKENS")
+    lab.remember(chat(8))
+    assert lab.stored() == [("fact", hash_content("m4"))]
+    assert [line for line in caplog.messages if "maxResponseSizeInTokens" in line and "Endpoint 'Main'" in line]
+
+
 def test_a_workflows_thought_without_an_end_is_no_memory(lab: MemoryLab, caplog: pytest.LogCaptureFixture) -> None:
     lab.workflow("Maker", [static("<think>A thought")])
     lab.settings(fileMemoryWorkflowName="Maker")
