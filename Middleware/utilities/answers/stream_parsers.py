@@ -51,6 +51,11 @@ class LineAssembler:
         self._size = len(rest)
         return self._decode(complete).split("\n")
 
+    @property
+    def rest(self) -> bytes:
+        """The last line, if it has no line end so far."""
+        return b"".join(self._held)
+
     def finish(self) -> list[str]:
         """Return the last line if the stream ended without a line end."""
         rest = b"".join(self._held)
@@ -83,6 +88,12 @@ class SSEParser:
         """Return the events that this block completes."""
         return self._parse(self._lines.feed(block))
 
+    @property
+    def is_inside_event(self) -> bool:
+        """Whether a line has begun, and is no comment."""
+        rest = self._lines.rest.strip()
+        return bool(rest) and not rest.startswith(b":")
+
     def finish(self) -> list[SSEEvent]:
         """Return the event of a last line without a line end."""
         return self._parse(self._lines.finish())
@@ -112,6 +123,11 @@ class NDJSONParser:
     def feed(self, block: bytes) -> list[str]:
         """Return the lines that this block completes."""
         return [text for line in self._lines.feed(block) if (text := line.strip())]
+
+    @property
+    def is_inside_event(self) -> bool:
+        """Whether a line has begun."""
+        return bool(self._lines.rest.strip())
 
     def finish(self) -> list[str]:
         """Return a last line without a line end."""

@@ -24,9 +24,11 @@ from Middleware.llmapis.transport import BackendRequest, BackendStream, Transpor
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import AnswerParts, LlmOutcome
 from Middleware.models.messages import Answer, Chunk, Message, ToolCall, Usage
+from Middleware.models.process import process
 from Middleware.utilities.answers.stream_parsers import LineTooLongError, NDJSONParser, SSEEvent, SSEParser
 from Middleware.utilities.config.keys.api_type import API_TYPE, STRUCTURED_OUTPUT
 from Middleware.utilities.http.wire import parse_target
+from Middleware.utilities.once import MAX_REMEMBERED, BoundedCache, Once
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
 
 if TYPE_CHECKING:
@@ -35,6 +37,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DONE = "[DONE]"
+
+
+def _marked() -> BoundedCache[str, bool]:
+    """Return the endpoints whose streams have had an end."""
+    return BoundedCache(MAX_REMEMBERED)
+
+
+def _unmarked() -> Once[str]:
+    """Return the endpoints that were logged because their streams have none."""
+    return Once()
+
+
 _decoder = json.JSONDecoder()
 
 # How long token counts may follow a finish reason.
@@ -377,14 +391,35 @@ class BaseLlmApiHandler(ABC):
         rest = []
         if self.ended or self.closed:
             rest = connection.drain(CLOSING_SECONDS if self.closed else DRAIN_SECONDS, DRAIN_BYTES)
-        events = [*(event for block in rest for event in framer.feed(block)), *framer.finish()]
-        yield from self._batch(self.read_events(events))
+        chunks = self.read_events([event for block in rest for event in framer.feed(block)])
+        begun, skipped, last = framer.is_inside_event, sum(self._skipped.values()), framer.finish()
+        chunks += self.read_events(last) if self.failure is None else []
+        is_half = begun and (not last or sum(self._skipped.values()) > skipped)
+        yield from self._batch(chunks)
         if self.failure is not None:
             raise self.failure
         if start and not self.understood:
             yield from self._unframed(bytes(start))
-        elif not self.formed and not self.is_cancelled and not self._aborted:
+        elif not self.is_cancelled and not self._aborted:
+            self._check_end(is_half)
+
+    def _check_end(self, is_half: bool) -> None:
+        """Look how a stream has ended; ``is_half``: in the middle of an event.
+
+        A proxy ends the body properly although the server behind it has died. So an endpoint that has sent the mark of
+        an end once must send it always. Raises BackendResponseError.
+        """
+        if not self.formed:
             raise self.no_answer(self._strange)
+        name = self.settings.endpoint_name
+        if self.ended or self.closed:
+            process().one(_marked).put(name, True)
+        elif is_half or process().one(_marked).get(name):
+            raise BackendResponseError(f"{self._endpoint_label()}: the stream ended without its end.", endpoint=name)
+        elif process().one(_unmarked).first(name):
+            logger.info(
+                "Endpoint '%s' sends no end of its streams: a broken one cannot be told from a whole one.", name
+            )
 
     def _batch(self, chunks: list[Chunk]) -> Iterator[Chunk]:
         """Yield chunks that arrived together; each but the last is marked as followed by another one."""

@@ -82,8 +82,8 @@ def backend() -> Iterator[StubBackend]:
         yield stub
 
 
-def handler(kind: str, url: str = "http://127.0.0.1:1") -> BaseLlmApiHandler:
-    return HANDLERS[kind](BackendSettings("E", url, endpoint={}, api_type={}, model="m"), Transport())
+def handler(kind: str, url: str = "http://127.0.0.1:1", name: str = "E") -> BaseLlmApiHandler:
+    return HANDLERS[kind](BackendSettings(name, url, endpoint={}, api_type={}, model="m"), Transport())
 
 
 def prompt(kind: str) -> Prompt:
@@ -299,3 +299,63 @@ def test_one_event_with_the_whole_answer_is_the_answer(
     _, chunks = streamed("openAIChatCompletion", backend, body)
     assert chunks[0]["token"] == "Hi" and chunks[0]["reasoning"] == "hm" and chunks[0]["tool_calls"]
     assert chunks[0]["finish_reason"] == "tool_calls"
+
+
+# -- streams without an end --------------------------------------------------------------------------------------------
+
+
+def told(kind: str, backend: StubBackend, name: str) -> str:
+    return "".join(chunk["token"] for chunk in handler(kind, backend.url, name).handle_streaming(prompt(kind)))
+
+
+@every_kind
+def test_who_has_sent_an_end_once_must_send_it_always(kind: str, backend: StubBackend) -> None:
+    marked, other = f"marked {kind}", f"other {kind}"
+    backend.script(framed(kind, *event(kind, "whole"), *event(kind, "", "stop")))
+    assert told(kind, backend, marked) == "whole"
+    backend.script(*[framed(kind, *event(kind, "half of"))] * 2)
+    texts = list[str]()
+    with pytest.raises(BackendResponseError, match="Endpoint 'marked .*: the stream ended without its end"):
+        texts += (chunk["token"] for chunk in handler(kind, backend.url, marked).handle_streaming(prompt(kind)))
+    assert told(kind, backend, other) == "half of"
+
+
+@every_kind
+def test_who_never_sends_an_end_is_logged_once(
+    kind: str, backend: StubBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    backend.script(*[framed(kind, *event(kind, "all of it"))] * 2)
+    assert [told(kind, backend, f"plain {kind}") for _ in range(2)] == ["all of it"] * 2
+    assert len([line for line in caplog.messages if "sends no end of its streams" in line]) == 1
+
+
+@every_kind
+def test_a_last_event_without_a_line_end_is_read_and_half_a_one_is_a_cut(kind: str, backend: StubBackend) -> None:
+    first, second = (framed(kind, *event(kind, text)) for text in ("one ", "two"))
+    assert first.pieces is not None and second.pieces is not None
+    last = second.pieces[0].rstrip(b"\n")
+    backend.script(Reply(pieces=[*first.pieces, last], headers=first.headers))
+    assert told(kind, backend, f"whole {kind}") == "one two"
+    for half in (last[:-3], last[: len(last) // 2], last[:2]):
+        backend.script(Reply(pieces=[*first.pieces, half], headers=first.headers))
+        with pytest.raises(BackendResponseError, match="the stream ended without its end"):
+            told(kind, backend, f"half {kind}")
+
+
+def test_done_alone_is_an_end(backend: StubBackend) -> None:
+    """Some servers send no finish reason, but always [DONE]."""
+    kind, done = "openAIChatCompletion", b"data: [DONE]\n\n"
+    reply = framed(kind, *event(kind, "a"))
+    assert reply.pieces is not None
+    backend.script(Reply(pieces=[*reply.pieces, done], headers=reply.headers), reply)
+    assert told(kind, backend, "done") == "a"
+    with pytest.raises(BackendResponseError, match="without its end"):
+        told(kind, backend, "done")
+
+
+def test_a_comment_without_a_line_end_is_no_half_event(backend: StubBackend) -> None:
+    reply = framed("openAIChatCompletion", *event("openAIChatCompletion", "a"))
+    assert reply.pieces is not None
+    backend.script(Reply(pieces=[*reply.pieces, b": ping"], headers=reply.headers))
+    assert told("openAIChatCompletion", backend, "pings") == "a"
