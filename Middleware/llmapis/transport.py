@@ -214,26 +214,18 @@ class BackendStream:
     def __next__(self) -> bytes:
         return next(self._blocks)
 
-    def drain(self, max_seconds: float = 1.0, max_bytes: int = 65536) -> list[bytes]:
-        """Read to the end, to get data that follows a finish reason and to make the connection reusable.
+    def rest(self) -> Iterator[bytes]:
+        """Yield the blocks that follow a finish reason, up to the end; ``b""`` after ``SLICE_SECONDS`` without any.
 
-        Stops early after ``max_seconds`` or ``max_bytes``. Errors are only logged, because the answer is complete.
+        Reading to the end also makes the connection reusable. Errors are only logged, because the answer is complete.
         """
-        deadline = time.monotonic() + max_seconds
-        found: list[bytes] = []
-        size = 0
         self._exchange.idle.heartbeat_after = SLICE_SECONDS
         try:
-            for block in self._blocks:
-                if block:
-                    found.append(block)
-                    size += len(block)
-                if size >= max_bytes or time.monotonic() >= deadline:
-                    break
+            yield from self._blocks
         except BackendError as error:
             logger.debug("After the end of an answer: %s", errors.log_text(error))
-        self._exchange.idle.heartbeat_after = HEARTBEAT_SECONDS
-        return found
+        finally:
+            self._exchange.idle.heartbeat_after = HEARTBEAT_SECONDS
 
     def close(self) -> None:
         """End the exchange: return a connection that was read to the end to the pool, close any other. Idempotent."""

@@ -51,10 +51,13 @@ def _unmarked() -> Once[str]:
 
 _decoder = json.JSONDecoder()
 
-# How long token counts may follow a finish reason.
+# How long a stream is read after a finish reason without an event that carries something; servers whose reason comes
+# together with text write it on every event.
 DRAIN_SECONDS = 1.0
+REPEATED_REASON_SECONDS = 10.0
 # How long the connection may take to end after the last event.
 CLOSING_SECONDS = 0.1
+# Bytes that are read after a finish reason without an event that carries something.
 DRAIN_BYTES = 65536
 # Bytes kept of a stream without events, which may be one complete JSON answer.
 WHOLE_LIMIT = 16 * 1024 * 1024
@@ -162,6 +165,9 @@ class BaseLlmApiHandler(ABC):
     def _reset(self) -> None:
         self.outcome = LlmOutcome(endpoint_config=self.settings.endpoint, endpoint_name=self.settings.endpoint_name)
         self.ended = self.closed = self.understood = False
+        # What came with or after the finish reason without carrying anything: it waits for the end.
+        self._held: list[Chunk] = []
+        self._reason_comes_with_content = False
         # Whether anything had the form of an answer of this dialect, whether a tool call has come, and whether another
         # thread has ended the stream.
         self.formed = self.called = self._aborted = False
@@ -226,7 +232,7 @@ class BaseLlmApiHandler(ABC):
                 failure = self._translate_end(chunk) if chunk["finish_reason"] is not None else None
         except BackendResponseError as error:
             chunk, failure = None, error
-        brings = chunk is not None and bool(chunk["token"] or chunk.get("reasoning") or chunk.get("tool_calls"))
+        brings = chunk is not None and carries(chunk)
         if failure is not None and not brings and not chunks:
             raise failure
         # It is raised after the chunks before it have been delivered.
@@ -343,12 +349,13 @@ class BaseLlmApiHandler(ABC):
                 if not block:
                     yield {"token": "", "finish_reason": None}
                     continue
-                chunks = self.read_events(framer.feed(block))
+                chunks = self._before_end(self.read_events(framer.feed(block)))
                 if not self.understood and not chunks:
                     start += block[: max(WHOLE_LIMIT - len(start), 0)]
                 # Comments or an incomplete event prove that the server is alive, so they become a heartbeat.
                 if not chunks:
-                    yield {"token": "", "finish_reason": None}
+                    if not self.ended:
+                        yield {"token": "", "finish_reason": None}
                 elif len(chunks) == 1:
                     yield chunks[0]
                 else:
@@ -388,20 +395,64 @@ class BaseLlmApiHandler(ABC):
 
     def _rest(self, connection: BackendStream, framer: SSEParser | NDJSONParser, start: bytearray) -> Iterator[Chunk]:
         """Yield what follows the last event, or the answer in a body that has begun with ``start`` and has no event."""
-        rest = []
         if self.ended or self.closed:
-            rest = connection.drain(CLOSING_SECONDS if self.closed else DRAIN_SECONDS, DRAIN_BYTES)
-        chunks = self.read_events([event for block in rest for event in framer.feed(block)])
+            yield from self._after_reason(connection, framer)
         begun, skipped, last = framer.is_inside_event, sum(self._skipped.values()), framer.finish()
-        chunks += self.read_events(last) if self.failure is None else []
-        is_half = begun and (not last or sum(self._skipped.values()) > skipped)
-        yield from self._batch(chunks)
+        yield from self._batch(self._before_end(self.read_events(last)))
         if self.failure is not None:
             raise self.failure
+        is_half = begun and (not last or sum(self._skipped.values()) > skipped)
         if start and not self.understood:
             yield from self._unframed(bytes(start))
         elif not self.is_cancelled and not self._aborted:
             self._check_end(is_half)
+        for chunk in self._held:
+            if chunk["finish_reason"] is not None:
+                # A call may have come after the reason.
+                chunk["finish_reason"] = self.outcome.finish_reason = with_calls(chunk["finish_reason"], self.called)
+        yield from self._batch(self._held)
+
+    def _after_reason(self, connection: BackendStream, framer: SSEParser | NDJSONParser) -> Iterator[Chunk]:
+        """Yield what a server sends after a finish reason, as it comes, up to the real end of the answer."""
+        useful_at, noise = time.monotonic(), 0
+        for block in connection.rest():
+            chunks = self._before_end(self.read_events(framer.feed(block))) if block else []
+            now = time.monotonic()
+            if chunks:
+                useful_at, noise = now, 0
+            else:
+                noise += len(block)
+            yield from self._batch(chunks)
+            if self.failure is not None:
+                raise self.failure
+            most = REPEATED_REASON_SECONDS if self._reason_comes_with_content else DRAIN_SECONDS
+            most = CLOSING_SECONDS if self.closed else most
+            if now - useful_at >= most or noise >= DRAIN_BYTES or self.is_cancelled:
+                return
+
+    def _before_end(self, chunks: list[Chunk]) -> list[Chunk]:
+        """Return the chunks that go on at once; the finish reason, and what follows it and carries nothing, waits."""
+        if not self.ended:
+            return chunks
+        passed: list[Chunk] = []
+        for chunk in chunks:
+            if not carries(chunk) and (chunk["finish_reason"] is not None or self._held):
+                self._hold(chunk)
+                continue
+            if chunk["finish_reason"] is not None:
+                self._reason_comes_with_content = True
+                self._hold({"token": "", "finish_reason": chunk["finish_reason"]})
+                chunk["finish_reason"] = None
+            passed.append(chunk)
+        return passed
+
+    def _hold(self, chunk: Chunk) -> None:
+        """Keep a chunk for the end; of several finish reasons, the last is the answer's."""
+        if chunk["finish_reason"] is not None:
+            for held in self._held:
+                held["finish_reason"] = None
+            self._held = [held for held in self._held if len(held) > 2]
+        self._held.append(chunk)
 
     def _check_end(self, is_half: bool) -> None:
         """Look how a stream has ended; ``is_half``: in the middle of an event.
@@ -629,6 +680,11 @@ def usage_of(prompt: int | None, completion: int | None, cached: int | None = No
     if cached is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": cached}
     return usage or None
+
+
+def carries(chunk: Chunk) -> bool:
+    """Return whether a chunk has text, reasoning or a tool call."""
+    return bool(chunk["token"] or chunk.get("reasoning") or chunk.get("tool_calls"))
 
 
 def with_tool_calls(text: str, calls: list[ToolCall]) -> Answer:

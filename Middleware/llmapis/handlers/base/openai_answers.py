@@ -66,7 +66,7 @@ class OpenAiAnswers(BaseLlmApiHandler):
             chunk["usage"] = usage
         if self.note_fingerprint(body):
             chunk["fingerprint"] = self.outcome.fingerprint
-        choice = None if self.ended else self.choice(body, name == "error")
+        choice = self.choice(body, name == "error")
         if choice is None:
             return chunk if usage else None
         self.read_choice(choice, chunk)

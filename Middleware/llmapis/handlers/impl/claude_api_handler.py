@@ -136,7 +136,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
             return self._read_end(body)
         if kind == "message_stop":
             self.closed = True
-        if self.ended or self.closed:
+        if self.closed:
             return None
         if kind == "content_block_delta":
             return self._read_delta(body)
@@ -192,7 +192,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         usage = self._note_usage(body)
         if usage:
             chunk["usage"] = usage
-        reason = None if self.ended else _object(body.get("delta")).get("stop_reason")
+        reason = _object(body.get("delta")).get("stop_reason")
         chunk["finish_reason"] = str(reason) if reason else None
         return chunk if usage or reason else None
 

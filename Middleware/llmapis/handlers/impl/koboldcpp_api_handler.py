@@ -75,15 +75,13 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
 
     # -- answers -------------------------------------------------------------------------------------------------
     def read_event(self, body: dict[str, object], name: str | None) -> Chunk | None:
-        if self.ended or name not in (None, "message", "error"):
+        if name not in (None, "message", "error"):
             return None
         self._raise_if_error(body, name == "error")
         finish_reason = _finish_reason(body)
         self.formed = self.formed or "token" in body
         if "token" not in body and finish_reason is None:
             return None
-        # KoboldCpp sends nothing after the finish reason, not even token counts.
-        self.closed = self.closed or finish_reason is not None
         token = body.get("token")
         return {"token": token if isinstance(token, str) else "", "finish_reason": finish_reason}
 

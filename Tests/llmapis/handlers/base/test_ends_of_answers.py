@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -298,7 +299,7 @@ def test_one_event_with_the_whole_answer_is_the_answer(
     body = wrap({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
     _, chunks = streamed("openAIChatCompletion", backend, body)
     assert chunks[0]["token"] == "Hi" and chunks[0]["reasoning"] == "hm" and chunks[0]["tool_calls"]
-    assert chunks[0]["finish_reason"] == "tool_calls"
+    assert chunks[-1]["finish_reason"] == "tool_calls"
 
 
 # -- streams without an end --------------------------------------------------------------------------------------------
@@ -359,3 +360,54 @@ def test_a_comment_without_a_line_end_is_no_half_event(backend: StubBackend) -> 
     assert reply.pieces is not None
     backend.script(Reply(pieces=[*reply.pieces, b": ping"], headers=reply.headers))
     assert told("openAIChatCompletion", backend, "pings") == "a"
+
+
+# -- reasons that come too early ---------------------------------------------------------------------------------------
+
+
+def chunks_of(kind: str, backend: StubBackend, *events: dict[str, Any]) -> list[Any]:
+    return streamed(kind, backend, *events)[1]
+
+
+EARLY = [kind for kind in HANDLERS if not kind.startswith("ollama")]
+"""The dialects in which the reason is not the last event by definition."""
+
+
+@pytest.mark.parametrize("kind", EARLY)
+def test_a_reason_on_each_event_loses_nothing(kind: str, backend: StubBackend) -> None:
+    events = [one for text in ("one ", "two ", "three") for one in event(kind, text, "stop")]
+    chunks = chunks_of(kind, backend, *events)
+    assert "".join(chunk["token"] for chunk in chunks) == "one two three"
+    assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["stop"]
+    assert chunks[-1]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("kind", EARLY)
+def test_the_last_reason_is_that_of_the_answer(kind: str, backend: StubBackend) -> None:
+    call, chunks = streamed(kind, backend, *event(kind, "a", "stop"), *event(kind, "b"), *event(kind, "", "length"))
+    assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["length"]
+    assert call.outcome.finish_reason == "length"
+
+
+def test_a_call_after_the_reason_is_a_call(backend: StubBackend) -> None:
+    kind = "openAIChatCompletion"
+    late = event(kind)
+    late[0]["choices"][0]["delta"] = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f"}}]}
+    chunks = chunks_of(kind, backend, *event(kind, "", "stop"), *late)
+    assert chunks[-1]["finish_reason"] == "tool_calls" and any("tool_calls" in chunk for chunk in chunks)
+
+
+@pytest.mark.parametrize("kind", EARLY)
+def test_text_long_after_the_reason_is_waited_for_and_passed_on_at_once(kind: str, backend: StubBackend) -> None:
+    first, late = framed(kind, *event(kind, "a", "stop")), framed(kind, *event(kind, "late", "stop"))
+    assert first.pieces is not None and late.pieces is not None
+    backend.script(Reply(pieces=[*first.pieces, *late.pieces], delays=[1.5, *[0.0] * 4], headers=first.headers))
+    assert told(kind, backend, f"late {kind}") == "alate"
+
+
+def test_a_server_that_never_closes_delays_the_end_by_a_second(backend: StubBackend) -> None:
+    kind = "openAIChatCompletion"
+    reply = framed(kind, *event(kind, "a"), *event(kind, "", "stop"))
+    backend.script(Reply(pieces=reply.pieces, headers=reply.headers, hang=True))
+    started = time.monotonic()
+    assert told(kind, backend, "open") == "a" and 0.9 < time.monotonic() - started < 5

@@ -350,16 +350,19 @@ def test_half_a_usage_is_none(events: list[dict[str, Any]]) -> None:
     assert read(*events) == [{"token": "", "finish_reason": "stop"}]
 
 
-def test_after_the_finish_reason_only_usage_counts() -> None:
+def test_what_follows_a_finish_reason_counts_up_to_the_last_event() -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
     assert read(
         finish("max_tokens"),
         delta("text_delta", text="late"),
-        start_block(TOOL_USE),
-        stop_block(),
         finish("end_turn", usage={"input_tokens": 1, "output_tokens": 2}),
         {"type": "message_stop"},
-    ) == [{"token": "", "finish_reason": "length"}, {**PLAIN, "usage": usage}]
+        delta("text_delta", text="too late"),
+    ) == [
+        {"token": "", "finish_reason": "length"},
+        {"token": "late", "finish_reason": None},
+        {"token": "", "finish_reason": "stop", "usage": usage},
+    ]
 
 
 def test_message_delta_without_a_reason_does_not_end() -> None:

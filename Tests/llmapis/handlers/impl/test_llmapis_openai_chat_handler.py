@@ -96,9 +96,13 @@ def test_contentless_delta_is_a_sign_of_life(delta: dict[str, Any]) -> None:
     assert read({"choices": [{"delta": None}]}) == [SILENCE]
 
 
-def test_usage_after_the_finish_reason_is_kept_and_text_is_not() -> None:
+def test_usage_and_text_after_the_finish_reason_are_kept() -> None:
     chunks = read(chat_chunk({}, "stop"), chat_chunk({"content": "late"}), {"choices": [], "usage": USAGE})
-    assert chunks == [{"token": "", "finish_reason": "stop"}, {**SILENCE, "usage": USAGE}]
+    assert chunks == [
+        {"token": "", "finish_reason": "stop"},
+        {"token": "late", "finish_reason": None},
+        {**SILENCE, "usage": USAGE},
+    ]
 
 
 TIMINGS = {"cache_n": 69, "prompt_n": 13, "prompt_ms": 4.5, "predicted_n": 20, "predicted_ms": 80.1}

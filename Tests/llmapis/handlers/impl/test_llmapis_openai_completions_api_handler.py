@@ -110,9 +110,9 @@ def test_noise_is_skipped(noise: Any) -> None:
 def test_usage_comes_with_or_without_a_choice_and_after_the_end() -> None:
     assert read({**choice(text="a"), "usage": USAGE}) == [{"token": "a", "finish_reason": None, "usage": USAGE}]
     assert read({"choices": [], "usage": USAGE}) == [{**SILENCE, "usage": USAGE}]
-    assert read(choice(finish_reason="stop"), choice(text="late"), {**choice(text="late"), "usage": USAGE}) == [
+    assert read(choice(finish_reason="stop"), {**choice(text="late"), "usage": USAGE}) == [
         {"token": "", "finish_reason": "stop"},
-        {**SILENCE, "usage": USAGE},
+        {"token": "late", "finish_reason": None, "usage": USAGE},
     ]
 
 
