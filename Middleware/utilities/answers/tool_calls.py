@@ -61,51 +61,185 @@ def read_fragment(fragment: ToolCall) -> tuple[str, str, str | Mapping[str, obje
     return (found, name if isinstance(name, str) else "", arguments if isinstance(arguments, (str, Mapping)) else None)
 
 
-def new_call_id() -> str:
-    """Return the id of a call to which the server gave none."""
-    return f"call_{secrets.token_hex(12)}"
+class _Arguments:
+    """Follows the arguments of a call, a JSON text in pieces, to know whether it is whole."""
+
+    def __init__(self) -> None:
+        self.begun = self._opened = False
+        self._depth = 0
+        self._quoted = self._escaped = False
+
+    def add(self, text: str) -> None:
+        for character in text:
+            if self._quoted:
+                if self._escaped:
+                    self._escaped = False
+                elif character == "\\":
+                    self._escaped = True
+                elif character == '"':
+                    self._quoted = False
+            elif character == '"':
+                self._quoted = True
+            elif character in "{[":
+                self._depth += 1
+                self._opened = True
+            elif character in "}]":
+                self._depth -= 1
+        self.begun = self.begun or bool(text.strip())
+
+    @property
+    def is_whole(self) -> bool:
+        return self._opened and self._depth <= 0 and not self._quoted
+
+
+@dataclass
+class _Known:
+    """What the fragments of a call have brought so far."""
+
+    id: str = ""
+    name: str = ""
+    arguments: _Arguments = field(default_factory=_Arguments)
 
 
 class ToolCallNumbers:
     """Finds the call of a stream that a fragment belongs to.
 
-    The ``index`` of the fragment, which may be a string of digits, decides. Without one its ``id`` does: a new id
-    begins the next call, and a fragment without an id continues the latest one.
+    A known id continues its call, and a new one begins a call, except where a server sends the id late, or another one
+    with each fragment. Without an id the ``index`` decides, which may be a string of digits, and without that it is the
+    latest call. A fragment with another name than its call begins a new one if the arguments of that are whole.
     """
 
     def __init__(self) -> None:
-        # The id is "" until it is known.
-        self._ids: dict[int, str] = {}
-        self._numbers: dict[str, int] = {}
+        self._calls: list[_Known] = []
+        self._by_id: dict[str, int] = {}
+        self._by_index: dict[int, int] = {}
         self._latest = 0
-        self._highest = 0
 
     def number(self, fragment: ToolCall) -> int:
         """Return the number of the call, from 0. Fragments must be passed in order."""
-        call_id = fragment.get("id")
-        call_id = call_id if isinstance(call_id, str) else ""
-        number = _index(fragment.get("index"))
-        if number is None:
-            number = self._by_id(call_id)
-        self._ids[number] = call_id or self._ids.get(number, "")
+        call_id, name, arguments = read_fragment(fragment)
+        index = _index(fragment.get("index"))
+        number = self._find(call_id, index, name)
+        if number == len(self._calls):
+            self._calls.append(_Known())
+        call = self._calls[number]
+        call.id, call.name = call.id or call_id, call.name or name
+        call.arguments.add(arguments if isinstance(arguments, str) else "" if arguments is None else "{}")
         if call_id:
-            self._numbers.setdefault(call_id, number)
-        self._latest, self._highest = number, max(self._highest, number)
+            self._by_id[call_id] = number
+        if index is not None:
+            self._by_index[index] = number
+        self._latest = number
         return number
 
+    def _find(self, call_id: str, index: int | None, name: str) -> int:
+        if call_id in self._by_id:
+            return self._by_id[call_id]
+        new = len(self._calls)
+        latest = min(self._latest, new)
+        # A fragment that has nothing but an unknown index goes on with the latest call.
+        number = latest if index is None else self._by_index.get(index, new if call_id or name else latest)
+        if number == new:
+            return new
+        call = self._calls[number]
+        if not call_id:
+            return new if name and name != call.name and call.name and call.arguments.is_whole else number
+        is_late = not call.id and not call.arguments.begun
+        is_same = not call.arguments.is_whole and (not name or (name == call.name and call.arguments.begun))
+        return number if is_late or is_same else new
+
     def numbered(self, fragments: Iterable[ToolCall]) -> list[ToolCall]:
-        """Return the fragments; those without an integer ``index`` as copies with one."""
+        """Return the fragments; those whose ``index`` is not the number of their call as copies with that."""
         return [self._with_index(fragment) if isinstance(fragment, Mapping) else fragment for fragment in fragments]
 
     def _with_index(self, fragment: ToolCall) -> ToolCall:
         number = self.number(fragment)
-        return fragment if type(fragment.get("index")) is int else {**fragment, "index": number}
+        same = type(fragment.get("index")) is int and fragment.get("index") == number
+        return fragment if same else {**fragment, "index": number}
 
-    def _by_id(self, call_id: str) -> int:
-        known = self._ids.get(self._latest, "")
-        if not call_id or not known or known == call_id:
-            return self._latest
-        return self._numbers.get(call_id, self._highest + 1)
+
+class ToolCallReader:
+    """Gives the tool calls of a back-end's stream one form, whatever form they have.
+
+    The fragments leave with an ``index`` from 0 in the order in which their calls appear; the first one of a call has
+    its ``id``, ``type`` and name, and no other has; arguments are text. Other members of a fragment stay as they are.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = ToolCallNumbers()
+        # The calls whose first fragment has been passed on, and whether they have had arguments.
+        self._begun: dict[int, bool] = {}
+        # First fragments that wait for their id.
+        self._held: dict[int, ToolCall] = {}
+
+    def read(self, fragments: Iterable[ToolCall]) -> list[ToolCall]:
+        """Return the fragments of one event in that form; one that waits for its id comes later."""
+        found: list[ToolCall] = []
+        for fragment in fragments:
+            number = self._numbers.number(fragment)
+            text = arguments_text(read_fragment(fragment)[2])
+            if number not in self._begun:
+                # Another call has begun, so the id of the one before will not come.
+                found += self._released(number)
+                found += self._first(number, fragment, text)
+            elif text or _members(fragment):
+                found.append({"index": number, **_members(fragment), "function": {"arguments": text}})
+            if text and number in self._begun:
+                self._begun[number] = True
+        return found
+
+    def finish(self) -> list[ToolCall]:
+        """Return what is left at the end of the stream: first fragments without an id, and ``{}`` for no arguments."""
+        found = self._released()
+        for number, has_arguments in self._begun.items():
+            if not has_arguments:
+                found.append({"index": number, "function": {"arguments": "{}"}})
+                self._begun[number] = True
+        return found
+
+    def _first(self, number: int, fragment: ToolCall, text: str) -> list[ToolCall]:
+        held = self._held.pop(number, None)
+        fragment = {**held, **{key: value for key, value in fragment.items() if value}} if held else fragment
+        call_id, name, _ = read_fragment(fragment)
+        name = name or (read_fragment(held)[1] if held else "")
+        if not call_id and not text:
+            self._held[number] = fragment
+            return []
+        self._begun[number] = bool(text)
+        return [
+            {
+                "index": number,
+                "id": call_id or new_call_id(),
+                "type": "function",
+                **_members(fragment),
+                "function": {"name": name, "arguments": text},
+            }
+        ]
+
+    def _released(self, but: int | None = None) -> list[ToolCall]:
+        found: list[ToolCall] = []
+        for number in [number for number in self._held if number != but]:
+            found += self._first(number, {"id": new_call_id()}, "")
+        return found
+
+
+def new_call_id() -> str:
+    """Return the id of a call to which the server gave none."""
+    return f"call_{secrets.token_hex(12)}"
+
+
+def arguments_text(arguments: object) -> str:
+    """Return the arguments of a call, or a piece of them, as text; what is no text becomes JSON, and nothing ""."""
+    if arguments is None or isinstance(arguments, str):
+        return arguments or ""
+    return json.dumps(arguments, ensure_ascii=False)
+
+
+_FORM = frozenset({"index", "id", "type", "function"})
+
+
+def _members(fragment: ToolCall) -> dict[str, object]:
+    return {key: value for key, value in fragment.items() if key not in _FORM}
 
 
 @dataclass
@@ -118,9 +252,9 @@ class _Call:
     arguments: list[str] | Mapping[str, object] = field(default_factory=list)
 
     def add(self, fragment: ToolCall) -> None:
-        """Add a fragment. A name, an id or an object replaces the present one; argument strings are appended."""
+        """Add a fragment. The first id and name stay; an object replaces the arguments, and strings are appended."""
         call_id, name, arguments = read_fragment(fragment)
-        self.id, self.name = call_id or self.id, name or self.name
+        self.id, self.name = self.id or call_id, self.name or name
         if isinstance(arguments, str):
             if not isinstance(self.arguments, list):
                 self.arguments = []

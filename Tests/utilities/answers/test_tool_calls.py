@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from Middleware.utilities.answers.tool_calls import ToolCallAssembler, ToolCallNumbers
+from Middleware.utilities.answers.tool_calls import ToolCallAssembler, ToolCallNumbers, ToolCallReader
 from Tests.tables import table
 
 
@@ -32,8 +32,9 @@ def whole(call_id: str, index: Any = None) -> dict[str, Any]:
     [
         ((), []),
         ((part('{"a":', "f", 0, "c1"), part("1}")), [("c1", "f", '{"a":1}')]),
-        ((part("x", "first"), part("y", "second"), part("z", "")), [("", "second", "xyz")]),
-        ((part("2", "g", 1), part("1", "f", 0)), [("", "f", "1"), ("", "g", "2")]),
+        ((part("x", "first"), part("y", "second"), part("z", "")), [("", "first", "xyz")]),
+        # In the order of appearance.
+        ((part("2", "g", 1), part("1", "f", 0)), [("", "g", "2"), ("", "f", "1")]),
         (({"function": {"name": "f", "arguments": "a"}}, part("b")), [("", "f", "ab")]),
         ((part("a", "f", "odd"), part("b")), [("", "f", "ab")]),
         ((part("old", "f"), part({"a": 1})), [("", "f", {"a": 1})]),
@@ -64,8 +65,23 @@ def whole(call_id: str, index: Any = None) -> dict[str, Any]:
             (whole("c1", 0.0), whole("c2", "²"), whole("c3", "9" * 5000)),
             [("c1", "f", "{}"), ("c2", "f", "{}"), ("c3", "f", "{}")],
         ),
-        ((part("a", "f", 4, "c1"), whole("c2")), [("c1", "f", "a"), ("c2", "f", "{}")]),
-        ((part("a", "f", 0, "c1"), part("b", index=0, call_id="c2")), [("c2", "f", "ab")]),
+        ((part("{}", "f", 4, "c1"), whole("c2")), [("c1", "f", "{}"), ("c2", "f", "{}")]),
+        # Some servers send another id with each fragment.
+        ((part('{"a', "f", 0, "c1"), part('":1}', index=0, call_id="c2")), [("c1", "f", '{"a":1}')]),
+        (
+            (part("", "f", 0, "c1"), part("{", "f", 0, "c2"), part("}", "f", 0, "c3")),
+            [("c1", "f", ""), ("c2", "f", "{}")],
+        ),
+        # Two calls under one index, each in fragments.
+        (
+            (part('{"a":', "f", 0, "c1"), part("1}"), part('{"b":', "f", 0, "c2"), part("2}")),
+            [("c1", "f", '{"a":1}'), ("c2", "f", '{"b":2}')],
+        ),
+        # A name that differs begins a call once the arguments before it are whole.
+        ((part('{"a": "}"', "f"), part("}"), part("{}", "g")), [("", "f", '{"a": "}"}'), ("", "g", "{}")]),
+        # An id that comes late; one that comes twice, under two indices.
+        ((part(None, "f"), part("{}", None, 0, "c1")), [("c1", "f", "{}")]),
+        ((part("{", "f", 0, "c1"), part("}", None, 1, "c1")), [("c1", "f", "{}")]),
     ],
 )
 def test_assembly(fragments: tuple[Any, ...], calls: list[tuple[str, str, Any]]) -> None:
@@ -83,7 +99,8 @@ def test_objects_are_copied() -> None:
 def test_thousands_of_calls_without_a_number_are_told_apart_in_no_time() -> None:
     started = time.process_time()
     numbers = ToolCallNumbers()
-    found = [numbers.number({"id": str(number // 2)}) for number in range(20_000)]
+    function = {"name": "f", "arguments": "{}"}
+    found = [numbers.number({"id": str(number // 2), "function": function}) for number in range(20_000)]
     assert found == [number // 2 for number in range(20_000)]
     assert numbers.number({"id": "7"}) == 7
     assert time.process_time() - started < 0.5  # 3 s if each looks at all ids
@@ -96,3 +113,56 @@ def test_long_arguments_in_many_fragments_take_no_time() -> None:
         assembler.add(({"index": 0, "function": {"arguments": "a file "}},))
     assert len(assembler.calls()[0]["function"]["arguments"]) == 150_000 * 7
     assert time.process_time() - started < 2  # 7 s if each is added to one long text
+
+
+# -- one form ----------------------------------------------------------------------------------------------------------
+
+
+def in_one_form(*events: list[Any]) -> tuple[list[list[dict[str, Any]]], list[tuple[str, str, Any]]]:
+    """The fragments of each event and of the end, and the calls that clients put together from them."""
+    reader = ToolCallReader()
+    passed: list[list[Any]] = [reader.read(event) for event in events]
+    passed.append(reader.finish())
+    calls: dict[int, list[str]] = {}
+    for fragment in (fragment for event in passed for fragment in event):
+        if fragment["index"] not in calls:
+            assert fragment["index"] == len(calls) and fragment["id"] and fragment["type"] == "function"
+            calls[fragment["index"]] = [fragment["id"], fragment["function"]["name"], ""]
+        else:
+            assert "id" not in fragment and "type" not in fragment and "name" not in fragment["function"]
+        calls[fragment["index"]][2] += fragment["function"]["arguments"]
+    return passed, [(call_id[:5], name, arguments) for call_id, name, arguments in calls.values()]
+
+
+@table(
+    ("events", "calls"),
+    [
+        ([[part("", "f", 0, "c1")], [part('{"a"')], [part(":1}")]], [("c1", "f", '{"a":1}')]),
+        ([[whole("c1", 0), whole("c2", 0)]], [("c1", "f", "{}"), ("c2", "f", "{}")]),
+        ([[whole("c1")], [whole("c2")]], [("c1", "f", "{}"), ("c2", "f", "{}")]),
+        ([[whole("c1", "1")], [whole("c2", "2")]], [("c1", "f", "{}"), ("c2", "f", "{}")]),
+        ([[part("{", "f", 0, "c1")], [part("}", None, 0, "c2")]], [("c1", "f", "{}")]),
+        ([[part("{", "f", 0, "c1")], [part("}", "f", 0, "c1")]], [("c1", "f", "{}")]),
+        ([[part({"a": 1}, "f", 0, "c1")]], [("c1", "f", '{"a": 1}')]),
+        ([[part(None, "f", 0, "c1")], [part(None, "g", 1, "c2")]], [("c1", "f", "{}"), ("c2", "g", "{}")]),
+        ([[part(None, "f", 0)], [part("{}", None, 0, "c1")]], [("c1", "f", "{}")]),
+        ([[part(None, "f", 0)], [part("{}", None, 0)]], [("call_", "f", "{}")]),
+        ([[part(None, "f", 0)], [part("{}", "g", 1)]], [("call_", "f", "{}"), ("call_", "g", "{}")]),
+        ([[part(None, "f", 0)]], [("call_", "f", "{}")]),
+        ([[part("{}", "f", None)], [part("{}", "g", None)]], [("call_", "f", "{}"), ("call_", "g", "{}")]),
+        (
+            [[part("{", "f", 0, "c1"), part("{", "g", 1, "c2")], [part("}"), part("}", None, 1)]],
+            [("c1", "f", "{}"), ("c2", "g", "{}")],
+        ),
+        ([[part("{", "f", 0, "c1")], [part("}", None, 1, "c1")]], [("c1", "f", "{}")]),
+    ],
+)
+def test_clients_get_one_form(events: list[list[Any]], calls: list[tuple[str, str, str]]) -> None:
+    assert in_one_form(*events)[1] == calls
+
+
+def test_interleaved_fragments_stay_so_and_other_members_stay() -> None:
+    first, second = part("{", "f", 0, "c1"), part("{", "g", 1, "c2")
+    passed, _ = in_one_form([{**first, "extra_content": {"x": 1}}], [second], [part("}")], [part("}", None, 1)])
+    assert [[fragment["index"] for fragment in event] for event in passed] == [[0], [1], [0], [1], []]
+    assert passed[0][0]["extra_content"] == {"x": 1}
