@@ -223,6 +223,18 @@ class ToolCallReader:
         return found
 
 
+def whole_call(call: ToolCall) -> ToolCall:
+    """Return a call of a complete answer in the form that clients know: with an id, and with arguments as text."""
+    call_id, name, arguments = read_fragment(call)
+    text = arguments_text(arguments)
+    return {
+        "id": call_id or new_call_id(),
+        "type": "function",
+        **_members(call),
+        "function": {"name": name, "arguments": text if text.strip() else "{}"},
+    }
+
+
 def new_call_id() -> str:
     """Return the id of a call to which the server gave none."""
     return f"call_{secrets.token_hex(12)}"

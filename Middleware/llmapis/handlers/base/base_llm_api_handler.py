@@ -26,6 +26,7 @@ from Middleware.models.llm_call import AnswerParts, LlmOutcome
 from Middleware.models.messages import Answer, Chunk, Message, ToolCall, Usage
 from Middleware.models.process import process
 from Middleware.utilities.answers.stream_parsers import LineTooLongError, NDJSONParser, SSEEvent, SSEParser
+from Middleware.utilities.answers.tool_calls import ToolCallReader, whole_call
 from Middleware.utilities.config.keys.api_type import API_TYPE, STRUCTURED_OUTPUT
 from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.once import MAX_REMEMBERED, BoundedCache, Once
@@ -171,6 +172,7 @@ class BaseLlmApiHandler(ABC):
         # Whether anything had the form of an answer of this dialect, whether a tool call has come, and whether another
         # thread has ended the stream.
         self.formed = self.called = self._aborted = False
+        self._reader: ToolCallReader | None = None
         # An object that had not the form of an answer.
         self._strange: Mapping[str, object] | None = None
         # What the server said of a failure in the current event; None without one.
@@ -228,7 +230,8 @@ class BaseLlmApiHandler(ABC):
         try:
             chunk = self.read_event(body, name)
             if chunk is not None:
-                self.called = self.called or bool(chunk.get("tool_calls"))
+                if "tool_calls" in chunk:
+                    self._read_calls(chunk)
                 failure = self._translate_end(chunk) if chunk["finish_reason"] is not None else None
         except BackendResponseError as error:
             chunk, failure = None, error
@@ -254,6 +257,15 @@ class BaseLlmApiHandler(ABC):
             # Every chunk has two keys.
             if len(chunk) > 2:
                 parts.others.append(chunk)
+
+    def _read_calls(self, chunk: Chunk) -> None:
+        """Give the tool calls of a chunk the form that clients know. A call that waits for its id leaves the chunk."""
+        self.called = True
+        if self._reader is None:
+            self._reader = ToolCallReader()
+        calls = self._reader.read(chunk.pop("tool_calls"))
+        if calls:
+            chunk["tool_calls"] = calls
 
     def _translate_end(self, chunk: Chunk) -> BackendResponseError | None:
         """Translate the finish reason of a chunk; return the error if it says that the answer has failed."""
@@ -406,6 +418,9 @@ class BaseLlmApiHandler(ABC):
             yield from self._unframed(bytes(start))
         elif not self.is_cancelled and not self._aborted:
             self._check_end(is_half)
+        calls = self._reader.finish() if self._reader is not None else []
+        if calls:
+            yield {"token": "", "finish_reason": None, "tool_calls": calls}
         for chunk in self._held:
             if chunk["finish_reason"] is not None:
                 # A call may have come after the reason.
@@ -688,8 +703,11 @@ def carries(chunk: Chunk) -> bool:
 
 
 def with_tool_calls(text: str, calls: list[ToolCall]) -> Answer:
-    """Return a complete answer; its finish reason is filled in when the server's word for it is translated."""
-    return {"content": text, "tool_calls": calls} if calls else text
+    """Return a complete answer, with its calls in the form that clients know.
+
+    Its finish reason is filled in when the server's word for it is translated.
+    """
+    return {"content": text, "tool_calls": [whole_call(call) for call in calls]} if calls else text
 
 
 def keys_of(body: object) -> str:

@@ -76,10 +76,10 @@ def test_empty_tool_calls_are_no_tool_calls() -> None:
     assert read(chat_chunk({"content": "hi", "tool_calls": []})) == [{"token": "hi", "finish_reason": None}]
 
 
-def test_tool_call_deltas_pass_through() -> None:
+def test_tool_call_deltas_get_their_type() -> None:
     calls = [{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]
     assert read(chat_chunk({"content": None, "tool_calls": calls})) == [
-        {"token": "", "finish_reason": None, "tool_calls": calls}
+        {"token": "", "finish_reason": None, "tool_calls": [{**calls[0], "type": "function"}]}
     ]
 
 
