@@ -199,7 +199,8 @@ class ToolCallReader:
 
     def _first(self, number: int, fragment: ToolCall, text: str) -> list[ToolCall]:
         held = self._held.pop(number, None)
-        fragment = {**held, **{key: value for key, value in fragment.items() if value}} if held else fragment
+        if held:
+            fragment = cast(ToolCall, {**held, **{key: value for key, value in fragment.items() if value}})
         call_id, name, _ = read_fragment(fragment)
         name = name or (read_fragment(held)[1] if held else "")
         if not call_id and not text:
@@ -250,8 +251,9 @@ def arguments_text(arguments: object) -> str:
 _FORM = frozenset({"index", "id", "type", "function"})
 
 
-def _members(fragment: ToolCall) -> dict[str, object]:
-    return {key: value for key, value in fragment.items() if key not in _FORM}
+def _members(fragment: ToolCall) -> ToolCall:
+    """Return what a call has besides the members that all have."""
+    return cast(ToolCall, {key: value for key, value in fragment.items() if key not in _FORM})
 
 
 @dataclass
