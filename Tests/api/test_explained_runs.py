@@ -34,7 +34,7 @@ def slow_gate(lab: RecordLab, slow: float) -> None:
     instance.initialize_request_semaphore(1)
     lab.caller = lab.served()
     go_on = threading.Event()
-    lab.backend.script(Reply(**vars(chat_reply("first")) | {"held": go_on}))
+    lab.backend.script(Reply(**vars(chat_reply("first")) | {"held": go_on}), chat_reply("second"))
     first = threading.Thread(target=lab.ask)
     first.start()
     assert until(lambda: bool(lab.backend.requests))
@@ -99,6 +99,7 @@ def slow_tool(lab: RecordLab, slow: float) -> None:
     script = lab.root / "wait.py"
     script.write_text(f"import time\ndef Invoke():\n    time.sleep({slow})\n    return 'late'\n", encoding="utf-8")
     lab.default([{"title": "Look it up", "type": "PythonModule", "module_path": str(script)}, llm("{agent1Output}")])
+    lab.backend.script(chat_reply("late"))
     lab.ask()
 
 

@@ -61,13 +61,15 @@ def read_fragment(fragment: ToolCall) -> tuple[str, str, str | Mapping[str, obje
     return (found, name if isinstance(name, str) else "", arguments if isinstance(arguments, (str, Mapping)) else None)
 
 
+@dataclass
 class _Arguments:
     """Follows the arguments of a call, a JSON text in pieces, to know whether it is whole."""
 
-    def __init__(self) -> None:
-        self.begun = self._opened = False
-        self._depth = 0
-        self._quoted = self._escaped = False
+    begun: bool = False
+    _opened: bool = False
+    _quoted: bool = False
+    _escaped: bool = False
+    _depth: int = 0
 
     def add(self, text: str) -> None:
         for character in text:
@@ -140,7 +142,9 @@ class ToolCallNumbers:
         # A fragment that has nothing but an unknown index goes on with the latest call.
         number = latest if index is None else self._by_index.get(index, new if call_id or name else latest)
         if number == new:
-            return new
+            # What only an empty fragment without an index has begun so far is the call of the next fragment.
+            is_empty = new and self._calls[latest] == _Known() and latest not in self._by_index.values()
+            return latest if is_empty else new
         call = self._calls[number]
         if not call_id:
             return new if name and name != call.name and call.name and call.arguments.is_whole else number

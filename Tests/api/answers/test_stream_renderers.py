@@ -67,7 +67,7 @@ def test_role_is_on_the_first_delta_whatever_it_is(first: str) -> None:
         ((None, None, None), [0, 1, 2]),
         (("0", "1", "2"), [0, 1, 2]),
         ((True, False, 0.5), [0, 1, 2]),
-        ((3, None, None), [3, 4, 5]),
+        ((3, None, None), [0, 1, 2]),
     ],
 )
 def test_tool_calls_are_numbered(indices: tuple[Any, ...], told: list[int]) -> None:

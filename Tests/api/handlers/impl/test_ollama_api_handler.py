@@ -175,8 +175,8 @@ def test_invalid_arguments_become_an_empty_object(lab: ApiLab) -> None:
     )
     answer = chat(lab, user("x"), stream=True, tools=[{"type": "function", "function": {"name": "f"}}])
     assert OLLAMA_CHAT.calls(answer.data, True) == [
-        {"id": "a", "function": {"index": 0, "name": "f", "arguments": {"done": True}}},
-        {"id": "b", "function": {"index": 1, "name": "g", "arguments": {}}},
+        {"id": "b", "function": {"index": 0, "name": "g", "arguments": {}}},
+        {"id": "a", "function": {"index": 1, "name": "f", "arguments": {"done": True}}},
     ]
     *_, calls, last = [item["message"] for item in OLLAMA_CHAT.items(answer.data)]
     assert len(calls["tool_calls"]) == 2 and "tool_calls" not in last

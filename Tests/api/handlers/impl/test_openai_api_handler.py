@@ -209,10 +209,10 @@ def test_tool_fragment_with_finish_reason(lab: ApiLab) -> None:
     lab.backend.responder = lambda request: sse_reply(
         [chat_chunk({"content": "so "}), chat_chunk({"tool_calls": [fragment]}, "tool_calls"), "[DONE]"]
     )
-    *_, last, done = lab.chat(stream=True, tools=[{"type": "function", "function": {"name": "f"}}]).events
+    *_, call, last, done = lab.chat(stream=True, tools=[{"type": "function", "function": {"name": "f"}}]).events
     assert done == "[DONE]"
-    assert last["choices"][0]["delta"]["tool_calls"] == [fragment]
-    assert last["choices"][0]["finish_reason"] == "tool_calls"
+    assert call["choices"][0]["delta"]["tool_calls"] == [{**fragment, "type": "function"}]
+    assert [item["choices"][0]["finish_reason"] for item in (call, last)] == [None, "tool_calls"]
 
 
 @pytest.mark.parametrize(
