@@ -90,7 +90,7 @@ def short_body(body: bytes, secrets: tuple[str, ...] = ()) -> str:
 
 
 def said_in(body: object, secrets: tuple[str, ...] = ()) -> str:
-    """Return the server's own message in a decoded body, as ``short_body`` does; "" if there is none."""
+    """Return the server's own message in a decoded body, as ``short_body`` does; "" without one."""
     return _one_line(masked(_message_in(body), secrets), MAX_BODY_CHARACTERS)
 
 

@@ -90,7 +90,7 @@ class SSEParser:
 
     @property
     def is_inside_event(self) -> bool:
-        """Whether a line has begun, and is no comment."""
+        """Whether a line has begun that is not a comment."""
         rest = self._lines.rest.strip()
         return bool(rest) and not rest.startswith(b":")
 

@@ -246,7 +246,7 @@ def new_call_id() -> str:
 
 
 def arguments_text(arguments: object) -> str:
-    """Return the arguments of a call, or a piece of them, as text; what is no text becomes JSON, and nothing ""."""
+    """Return the arguments of a call, or a piece of them, as text: other values become JSON, and null ""."""
     if arguments is None or isinstance(arguments, str):
         return arguments or ""
     return json.dumps(arguments, ensure_ascii=False)
@@ -256,7 +256,7 @@ _FORM = frozenset({"index", "id", "type", "function"})
 
 
 def _members(fragment: ToolCall) -> ToolCall:
-    """Return what a call has besides the members that all have."""
+    """Return the members of a call that not all calls have."""
     return cast(ToolCall, {key: value for key, value in fragment.items() if key not in _FORM})
 
 

@@ -365,11 +365,10 @@ class BaseLlmApiHandler(ABC):
                 if not self.understood and not chunks:
                     start += block[: max(WHOLE_LIMIT - len(start), 0)]
                 # Comments or an incomplete event prove that the server is alive, so they become a heartbeat.
-                if not chunks:
-                    if not self.ended:
-                        yield {"token": "", "finish_reason": None}
-                elif len(chunks) == 1:
+                if len(chunks) == 1:
                     yield chunks[0]
+                elif not chunks and not self.ended:
+                    yield {"token": "", "finish_reason": None}
                 else:
                     yield from self._batch(chunks)
                 if self.failure is not None:
@@ -387,8 +386,8 @@ class BaseLlmApiHandler(ABC):
             if not self.asks_again(error):
                 raise
         except LineTooLongError as error:
-            reason = f"{self._endpoint_label()}: the answer is too large ({error})."
-            raise BackendResponseError(reason, endpoint=self.settings.endpoint_name) from None
+            text = f"{self._endpoint_label()}: the answer is too large ({error})."
+            raise BackendResponseError(text, endpoint=self.settings.endpoint_name) from None
         finally:
             self._connection = None
             connection.close()
@@ -711,7 +710,7 @@ def with_tool_calls(text: str, calls: list[ToolCall]) -> Answer:
 
 
 def keys_of(body: object) -> str:
-    """Return what there is to see of an answer that nobody expected: its keys, or its type."""
+    """Return what an answer without the expected form shows: its keys, or its type."""
     if isinstance(body, Mapping):
         return f"only {', '.join(map(repr, list(body)[:12]))}" if body else "an empty object"
     return "nothing" if body is None else f"JSON of the type {type(body).__name__}"
