@@ -29,6 +29,7 @@ TEXT = "".join(TOKENS)
 LONG = "lång" * 262_144  # over a megabyte
 SAID = f"scripted trouble with {KEY}"
 DEAD = "Dead"
+CUT_OFF = "ended without its end"
 DRIP_SECONDS = 0.003
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
 PAGE = b"<!DOCTYPE html><html><head><title>Welcome to nginx</title></head><body>It works</body></html>"
@@ -218,9 +219,15 @@ FAULTS: dict[str, Fault] = {
     "slow-drip": Fault(drip, End(TEXT), End(TEXT), everywhere=True),
     "junk-between": Fault(junk_between, None, End(TEXT), everywhere=True),
     "nothing-but-junk": Fault(nothing_but_junk, End(error="not JSON"), End(error="holds no event"), everywhere=True),
-    "no-terminator": Fault(lambda dialect, stream: streamed(dialect, begun(dialect)), None, End(TEXT), everywhere=True),
+    # The back-end has sent ends before.
+    "no-terminator": Fault(
+        lambda dialect, stream: streamed(dialect, begun(dialect)), None, End(TEXT, CUT_OFF), everywhere=True
+    ),
     "no-terminator-no-length": Fault(
-        lambda dialect, stream: streamed(dialect, begun(dialect), framing="close"), None, End(TEXT), everywhere=True
+        lambda dialect, stream: streamed(dialect, begun(dialect), framing="close"),
+        None,
+        End(TEXT, CUT_OFF),
+        everywhere=True,
     ),
     "web-page": Fault(page, End(error="not JSON (text/html"), End(error="holds no event"), everywhere=True),
     "gzip": Fault(gzipped, End(TEXT), End(TEXT), everywhere=True),

@@ -63,7 +63,11 @@ def table(script: str) -> Table:
     cases = usual_cases() if script == LAUNCHERS[0] else [case for case in CASES if case.front == next(iter(FRONTS))]
     with faulty_server(script) as (server, backend), HealthPoller(server.port) as poller:
         usual = [Case("", CHAT, front, stream) for front in FRONTS for stream in (False, True)]
-        for case in usual:  # one after the other, over one connection
+        first = next(iter(FRONTS))
+        for case in [
+            *usual,
+            *(Case("", back, first, True) for back in dict.fromkeys(case.back for case in cases)),
+        ]:  # one after the other, over one connection
             case.ask(server, "none")
         time.sleep(0.2)  # clients' connections are closed a moment after the last byte
         before = held(server)
