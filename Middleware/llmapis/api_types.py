@@ -61,14 +61,3 @@ def injected_text(endpoint: Mapping[str, object], flag: str, key: str) -> str:
     """Return the text of one of the endpoint's text injections, ``""`` unless its flag is set."""
     text = ENDPOINT.text(endpoint, key)
     return text if text and ENDPOINT.flag(endpoint, flag) else ""
-
-
-def backend_url(base: str, path: str) -> str:
-    """Append ``path`` to an endpoint's base URL, without repeating a ``/v1`` or ``/api`` that is already there.
-
-    A query of the base URL stays at the end.
-    """
-    base, mark, query = base.strip().partition("?")
-    base = base.rstrip("/")
-    first = "/" + path.split("/", 2)[1]
-    return base + (path[len(first) :] if base.endswith(first) else path) + mark + query

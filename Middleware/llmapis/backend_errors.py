@@ -12,7 +12,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from Middleware.exceptions import (
     BackendConnectionError,
@@ -22,6 +22,7 @@ from Middleware.exceptions import (
     BackendTimeoutError,
     WilmerError,
 )
+from Middleware.llmapis.addresses import NO_SUCH_PATH
 from Middleware.models.request_context import current_request
 from Middleware.utilities.command_lines import in_container
 from Middleware.utilities.http.addresses import is_loopback
@@ -78,12 +79,9 @@ _TAG = re.compile(r"<[^<>]*>?")
 
 def short_body(body: bytes, secrets: tuple[str, ...] = ()) -> str:
     """Return the server's own message in an error body: one line, at most 500 characters, without ``secrets``."""
-    text = body.decode("utf-8-sig", "replace")
-    try:
+    text = readable_text(body)
+    with contextlib.suppress(ValueError, RecursionError):
         text = _message_in(json.loads(text)) or text
-    except (ValueError, RecursionError):
-        if text.lstrip().startswith("<"):
-            text = _page_text(text)
     if text.strip() in ("{}", "[]", "null", '""'):
         return ""
     return _one_line(masked(text, secrets), MAX_BODY_CHARACTERS)
@@ -92,6 +90,12 @@ def short_body(body: bytes, secrets: tuple[str, ...] = ()) -> str:
 def said_in(body: object, secrets: tuple[str, ...] = ()) -> str:
     """Return the server's own message in a decoded body, as ``short_body`` does; "" without one."""
     return _one_line(masked(_message_in(body), secrets), MAX_BODY_CHARACTERS)
+
+
+def readable_text(body: bytes) -> str:
+    """Return an error body as text; of an HTML page, what a browser shows first."""
+    text = body.decode("utf-8-sig", "replace")
+    return _page_text(text) if text.lstrip().startswith("<") else text
 
 
 def masked(text: str, secrets: tuple[str, ...]) -> str:
@@ -204,11 +208,24 @@ def not_json_error(endpoint: str, target: Target, status: int, content_type: str
 
 
 def status_error(
-    endpoint: str, target: Target, status: int, reason: str, body: str, location: str = ""
+    endpoint: str,
+    target: Target,
+    status: int,
+    reason: str,
+    body: str,
+    *,
+    location: str = "",
+    file: str = "",
+    asked: Sequence[str] = (),
 ) -> BackendStatusError:
-    """Return the error for an answer with an error status."""
+    """Return the error for an answer with an error status.
+
+    ``file``: the endpoint's file. ``asked``: the URLs that were asked, if it was more than one.
+    """
     said = f": {body}" if body else ""
-    hint = _hint(status, location, body)
+    tried = f"Asked at {' and '.join(asked)}. " if asked else ""
+    place = f"Check 'endpoint', 'apiPath' and the ApiType in {file or 'the endpoint file'}, and the model name."
+    hint = _hint(status, location, body) or (tried + place if status in NO_SUCH_PATH else "")
     reason = _one_line(reason, MAX_REASON_CHARACTERS)
     text = f"{_where(endpoint, target)}: status {status}{f' {reason}' if reason else ''}{said}"
     if hint:
@@ -269,8 +286,6 @@ def _hint(status: int, location: str, body: str) -> str:
     return {
         401: "Check 'apiKey' of the endpoint.",
         403: "Check 'apiKey' of the endpoint and what it may do.",
-        404: "Check the URL and the ApiType of the endpoint (wrong path?) and the model name.",
-        405: "Check the URL and the ApiType of the endpoint (wrong path?).",
         413: "The request is too large for the server.",
         429: "The server limits the rate of requests.",
         503: "The server may still be loading its model.",

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from Middleware.exceptions import BackendResponseError, EarlyTerminationException
 from Middleware.llmapis import api_types
+from Middleware.llmapis.addresses import compose
 from Middleware.llmapis.backend_errors import secrets_of, short_body
 from Middleware.llmapis.call_turns import turn_for_embeddings
 from Middleware.llmapis.call_watch import embedding_watch
@@ -86,14 +87,17 @@ class EmbeddingsHandler(ABC):
         if dimensions is not None:
             payload["dimensions"] = dimensions
         logger.debug("Endpoint '%s': embedding %d text(s)", settings.endpoint_name, len(texts))
+        address = compose(settings.base_url, self.PATH, settings.api_path)
         return BackendRequest(
             settings.endpoint_name,
-            api_types.backend_url(settings.base_url, self.PATH),
+            address.url,
             payload,
             bearer_headers(settings),
             settings.connect_timeout,
             READ_TIMEOUT,
             single_attempt=True,
+            other_url=address.other,
+            file=settings.file,
         )
 
     def malformed(self, problem: str) -> BackendResponseError:

@@ -58,6 +58,7 @@ class EndpointFile:
         return BackendSettings(
             endpoint_name=self.name,
             base_url=self.url,
+            file=endpoint_path(self.name),
             endpoint=config,
             api_type=self.api_type,
             samplers=samplers,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from Middleware.exceptions import BackendError, BackendStatusError, ClientError, ConfigValueError
 from Middleware.llmapis import backend_errors as errors
+from Middleware.llmapis.addresses import NO_SUCH_PATH, answering_forms, speaks_of_a_model
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 from Middleware.models.request_context import current_request
@@ -53,6 +54,8 @@ class BackendRequest:
     Attributes:
         endpoint_name: for messages.
         url: absolute URL, http or https.
+        other_url: the URL to ask in the same attempt if the server does not have the first one; "" for none.
+        file: path of the endpoint's file, relative to the config root, for messages.
         connect_timeout, read_timeout: seconds; the latter is the longest time without data. It is four hours, because
             processing a long prompt on a slow computer can take that long.
         single_attempt: no retry and no second attempt to connect, because the caller has a backup.
@@ -69,16 +72,18 @@ class BackendRequest:
     single_attempt: bool = False
     local_only: bool = False
     watch: AttemptWatch | None = field(default=None, repr=False, compare=False)
+    other_url: str = ""
+    file: str = ""
 
-    def to_http(self, traceparent: str = "") -> HttpRequest:
-        """Return the request without its body. Raises ConfigValueError for an invalid URL."""
+    def to_http(self, url: str, traceparent: str = "") -> HttpRequest:
+        """Return the request to ``url`` without its body. Raises ConfigValueError for an invalid URL."""
         headers = dict(self.headers)
         if traceparent:
             headers["traceparent"] = traceparent
         if not any(name.lower() == "content-type" for name in headers):
             headers["Content-Type"] = "application/json"
         return HttpRequest(
-            parse_target(self.url),
+            parse_target(url),
             "POST",
             headers,
             self.connect_timeout,
@@ -131,24 +136,38 @@ class BackendStream:
     """
 
     def __init__(self, pool: ConnectionPool, request: BackendRequest, scope: CancelScope) -> None:
-        self._request = request
-        self._traceparent = "" if request.watch is None else request.watch.next_traceparent()
-        self._http = request.to_http(self._traceparent)
-        self._exchange = Exchange(pool, self._http, encode_payload(request.payload), scope)
+        self._request, self._pool, self._scope = request, pool, scope
+        self._aborted = False
+        # The answer of the first URL, if the server does not have it.
+        self._missed: tuple[ResponseHead, bytes, Target] | None = None
+        known = process().one(answering_forms).get(request.url) if request.other_url else None
+        self._has_two_forms = bool(request.other_url) and known is None
+        self._open(known or request.url)
         self._blocks = self._read()
+
+    def _open(self, url: str) -> None:
+        request = self._request
+        self._url, self._traceparent = url, "" if request.watch is None else request.watch.next_traceparent()
+        self._http = request.to_http(url, self._traceparent)
+        self._exchange = Exchange(self._pool, self._http, encode_payload(request.payload), self._scope)
 
     def _read(self) -> Generator[bytes, None, None]:
         exchange, watch = self._exchange, self._request.watch
         error: BaseException | None = None
-        attempt = None if watch is None else watch.begin(self._request.url, self._request.payload, self._traceparent)
+        attempt = None if watch is None else watch.begin(self._url, self._request.payload, self._traceparent)
         try:
             head = yield from exchange.begin()
             if head is None:
                 return
-            if head.status >= 300:
-                yield from self._raise_status(head)
+            body = b"" if head.status < 300 else (yield from self._error_body())
+            if exchange.stopped:
                 return
-            yield from exchange.body()
+            error = self._status_error(head, body) if head.status >= 300 else None
+            if not self._is_missing(head, body):
+                if error is not None:
+                    raise error
+                yield from exchange.body()
+                return
         except HttpError as problem:
             head = exchange.head
             # The error status is more useful than the fact that its body cannot be read.
@@ -161,9 +180,38 @@ class BackendStream:
             exchange.close()
             if watch is not None and attempt is not None:
                 watch.end(attempt, None if exchange.head is None else exchange.head.status, error, exchange.stopped)
+        self._open(self._request.other_url)
+        if self._aborted:
+            self._exchange.abort()
+        yield from self._read()
 
-    def _raise_status(self, head: ResponseHead) -> Generator[bytes, None, None]:
-        """Read the body of an error status, then raise the error; returns only when stopped."""
+    def _is_missing(self, head: ResponseHead, body: bytes) -> bool:
+        """Return whether the server lacks this URL and the other one has to be asked.
+
+        Remembers the one that it has. Raises the error of the first URL if it has neither.
+        """
+        if not self._has_two_forms:
+            return False
+        request, missed = self._request, self._missed
+        is_missing = head.status in NO_SUCH_PATH and not speaks_of_a_model(
+            errors.readable_text(body), request.url, request.other_url
+        )
+        if is_missing and missed is not None:
+            raise self._status_error(*missed)
+        if is_missing:
+            self._missed = head, body, self.target
+            return True
+        process().one(answering_forms).put(request.url, self._url)
+        if missed is not None:
+            found = self.target.display
+            logger.info(
+                'Endpoint \'%s\': the server has %s, not %s. To ask there at once, write "endpoint": "%s" into %s.',
+                *(request.endpoint_name, found, missed[2].display, found, request.file or "its file"),
+            )
+        return False
+
+    def _error_body(self) -> Generator[bytes, None, bytes]:
+        """Return the body of an error status, as far as it is worth waiting for."""
         parts, size, deadline = [], 0, time.monotonic() + MAX_ERROR_BODY_WAIT
         try:
             for block in self._exchange.body():
@@ -176,18 +224,20 @@ class BackendStream:
         except HttpError:
             # The status is more useful than an error about its truncated body.
             pass
-        if not self._exchange.stopped:
-            raise self._status_error(head, b"".join(parts))
+        return b"".join(parts)
 
-    def _status_error(self, head: ResponseHead, body: bytes) -> BackendError:
-        name, target = self._request.endpoint_name, self.target
-        secrets = errors.secrets_of(self._request.headers, target)
+    def _status_error(self, head: ResponseHead, body: bytes, target: Target | None = None) -> BackendError:
+        request, target = self._request, target or self.target
+        name, secrets = request.endpoint_name, errors.secrets_of(request.headers, target)
         context = current_request()
         if logger.isEnabledFor(logging.DEBUG) and (context is None or not context.redact):
             said = errors.masked(body.decode("utf-8", "replace"), secrets)
             logger.debug("Endpoint '%s' answered status %s: %r", name, head.status, said[:4096])
         return errors.status_error(
-            name, target, head.status, head.reason, errors.short_body(body, secrets), head.headers.get("location", "")
+            *(name, target, head.status, head.reason, errors.short_body(body, secrets)),
+            location=head.headers.get("location", ""),
+            file=request.file,
+            asked=() if self._missed is None else (self._missed[2].display, self.target.display),
         )
 
     def error(self, error: HttpError) -> BackendError:
@@ -237,6 +287,7 @@ class BackendStream:
 
     def abort(self) -> None:
         """End the stream, from any thread; a waiting iteration ends without an error."""
+        self._aborted = True
         self._exchange.abort()
 
     def __enter__(self) -> BackendStream:

@@ -34,6 +34,7 @@ FILES = sorted(
 )
 TWINS = {
     "__init__.py": "each package has one",
+    "addresses.py": "the IP addresses that count as local, and the addresses of calls",
     "addon.py": "each add-on has one, which starts read",
     "messages.py": "the two ends of one conversion, both of the spine",
     "openai_api_handler.py": "a client's dialect and a back-end's; the design documents name both",

@@ -120,7 +120,8 @@ def test_the_backup_answers_after_one_attempt(hosts: FailoverLab, failing: Reply
     hosts["A"].default, hosts["B"].default = failing, reply("from B", stream)
     service = LlmApiService("A", stream=stream)
     assert ask(service) == "from B"
-    assert hosts.asked() == {"A": 1, "B": 1, "C": 0}
+    # Both forms of an address that may lack the version of its API are one attempt.
+    assert hosts.asked() == {"A": 2 if failing.status == 404 else 1, "B": 1, "C": 0}
     assert service.outcome.endpoint_name == "B" and service.outcome.endpoint_config["endpoint"] == hosts["B"].url
     assert service.outcome.finish_reason == "stop" and not service.is_busy()
 

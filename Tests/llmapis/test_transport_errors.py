@@ -59,7 +59,7 @@ def test_unknown_host_names(host: str, hint: str, inside: bool) -> None:
     assert f"'{host}' cannot be resolved" in str(error) and hint in str(error)
 
 
-@pytest.mark.parametrize(("status", "hint"), [(401, "apiKey"), (404, "wrong path.*model"), (503, "loading")])
+@pytest.mark.parametrize(("status", "hint"), [(401, "apiKey"), (404, "apiPath.*model"), (503, "loading")])
 def test_status_messages_help(backend: StubBackend, transport: Transport, status: int, hint: str) -> None:
     backend.default = status_reply(status, "nope")
     with pytest.raises(BackendStatusError, match=rf"my-llm.*{status}.*nope\. .*{hint}"):

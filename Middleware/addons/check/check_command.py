@@ -29,9 +29,17 @@ from Middleware.cli.arguments import (
 from Middleware.cli.program import StartError, program_name, say
 from Middleware.exceptions import ConfigurationError
 from Middleware.llmapis import api_types
+from Middleware.llmapis.addresses import (
+    MODELS,
+    NO_SUCH_PATH,
+    OLLAMA_MODELS,
+    api_path_of,
+    compose,
+    key_headers,
+    listed_models,
+)
 from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.llmapis.backend_errors import STRICT_TEMPLATE
-from Middleware.llmapis.handlers.impl.claude_api_handler import API_VERSION
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import quoted
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
@@ -222,6 +230,7 @@ class Question:
     Attributes:
         kind: the canonical name of its API.
         model: the name that the server is sent; empty if it is sent none.
+        api_path: ``apiPath`` of the file.
         is_asked_for_template: nothing says yet whether its chat template needs ``alternateRoles``.
     """
 
@@ -232,10 +241,12 @@ class Question:
     model: str
     is_asked_for_template: bool
     key: str = field(repr=False)
+    api_path: str | None = None
 
     @property
-    def list_url(self) -> str:
-        return api_types.backend_url(self.address, "/api/tags" if self.kind in OLLAMA_TYPES else "/v1/models")
+    def list_urls(self) -> tuple[str, ...]:
+        """Where the list of models may be, the usual place first."""
+        return compose(self.address, OLLAMA_MODELS if self.kind in OLLAMA_TYPES else MODELS, self.api_path).urls
 
 
 def check_servers(servers: Mapping[str, Sequence[str]], endpoints: Mapping[str, object]) -> list[Finding]:
@@ -261,7 +272,7 @@ def check_servers(servers: Mapping[str, Sequence[str]], endpoints: Mapping[str, 
             if one.is_asked_for_template and one.kind in (api_types.OPENAI_CHAT, api_types.OPENAI_COMPLETION)
         ]
         # Several files often name the same server, which is asked once.
-        lists = {(one.list_url, one.kind, one.key): one for one in naming}
+        lists = {(one.list_urls, one.kind, one.key): one for one in naming}
         answers = dict(zip(lists, pool.map(_ask_for_models, lists.values()), strict=True))
         templates = {(one.origin, one.key): one for one in asked}
         strict = dict(zip(templates, pool.map(_is_strict, templates.values()), strict=True))
@@ -283,7 +294,7 @@ def check_servers(servers: Mapping[str, Sequence[str]], endpoints: Mapping[str, 
     return [
         *silent,
         *refusing,
-        *(finding for one in naming for finding in _of_model(one, *answers[one.list_url, one.kind, one.key])),
+        *(finding for one in naming for finding in _of_model(one, *answers[one.list_urls, one.kind, one.key])),
     ]
 
 
@@ -311,26 +322,23 @@ def _question(file: str, content: Mapping[str, object]) -> Question | None:
     model = "" if ENDPOINT.flag(content, "dontIncludeModel") else api_types.model_name(content).strip()
     # What the name of the model says is a finding of the file already.
     is_open = not ENDPOINT.flag(content, "alternateRoles") and not named_as_strict(content)
-    return Question(file, origin, address, kind, model, is_open, key)
+    return Question(file, origin, address, kind, model, is_open, key, api_path_of(content))
 
 
 def _ask_for_models(endpoint: Question) -> tuple[int, list[Mapping[str, object]]]:
     """Return the status and the entries of a server's list of models. The key is only sent where it is needed."""
-    status, entries = _list(endpoint.list_url, {})
-    if status == UNAUTHORIZED and endpoint.key:
-        status, entries = _list(
-            endpoint.list_url,
-            {"x-api-key": endpoint.key, "anthropic-version": API_VERSION}
-            if endpoint.kind == api_types.CLAUDE_MESSAGES
-            else {"Authorization": f"Bearer {endpoint.key}"},
-        )
+    for url in endpoint.list_urls:
+        status, entries = _list(url, {})
+        if status == UNAUTHORIZED and endpoint.key:
+            status, entries = _list(url, key_headers(endpoint.address, endpoint.api_path, endpoint.key, endpoint.kind))
+        if status not in NO_SUCH_PATH:
+            break
     return status, entries
 
 
 def _list(url: str, headers: Mapping[str, str]) -> tuple[int, list[Mapping[str, object]]]:
     status, content = _get(url, headers)
-    found = content.get("models", content.get("data")) if isinstance(content, dict) else None
-    return status, [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return status, listed_models(content)
 
 
 def _get(url: str, headers: Mapping[str, str]) -> tuple[int, object]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 from Middleware.addons.check.findings import Finding, shown_address
 from Middleware.addons.check.lookups import files_in, folder_problem, folders_in, problem_of
 from Middleware.exceptions import ConfigurationError
+from Middleware.llmapis.addresses import api_path_of, compose
 from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.llmapis.api_types import (
     ALIASES,
@@ -20,7 +20,9 @@ from Middleware.llmapis.api_types import (
     model_name,
 )
 from Middleware.llmapis.call_turns import group_of
+from Middleware.llmapis.embedding_api import TYPES as EMBEDDING
 from Middleware.llmapis.failover import classify_host
+from Middleware.llmapis.llm_api import TYPES as GENERATING
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import Severity, is_remark, quoted
 from Middleware.utilities.config.declarations import number_from
@@ -35,17 +37,10 @@ from Middleware.utilities.text_utils import nearest
 
 CANONICAL = frozenset(key.name for key in (*CANONICAL_SAMPLER_KEYS, *SERVER_KEYS))
 NUMBERS = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS if key.kind in ("int", "number"))
-# Ends of addresses that the program adds itself.
-PATHS = (
-    "/chat/completions",
-    "/completions",
-    "/api/chat",
-    "/api/generate",
-    "/messages",
-    "/embeddings",
-    "/api/embed",
-    "/generate/stream",
-)
+# Lists of models. That the path of one is left out changes nothing.
+LISTS = ("/models", "/api/tags", "/api/version")
+# A part of a path that follows itself: ``/v1/v1``.
+DOUBLED = re.compile(r"((?:/[^/]+)+)\1(?=/|$)")
 # Parts of the names of models whose chat template refuses anything but users and assistants in turn.
 STRICT_MODELS = re.compile(r"gemma|mistral", re.IGNORECASE)
 TURN_ON = "'alternateRoles': true, which sends such messages in a form that every template accepts"
@@ -107,12 +102,38 @@ class EndpointCheck:
             yield self._at(
                 "error", "endpoint", f"'endpoint' is {shown_address(url)}, which is not an address", expected, near
             )
-        elif (path := urlsplit(url).path).rstrip("/").endswith(PATHS):
+        else:
+            yield from self._paths(url)
+
+    def _paths(self, url: str) -> Iterator[Finding]:
+        """Yield what is odd about the path of the address, and where calls go if that leaves a doubt."""
+        if "#" in url:
+            # It may hold a password.
+            problem = "the part from '#' on belongs to web pages and is left out"
+            yield self._at("warning", "endpoint", problem, "the address of the server without it")
+        kind, api_path = _type_of(self._content), api_path_of(self._content)
+        if not kind:
+            return
+        address = compose(url, (GENERATING.get(kind) or EMBEDDING[kind]).PATH, api_path)
+        shown = " or ".join(parse_target(one).display for one in address.urls)
+        if address.cut and not address.cut.endswith(LISTS):
             yield self._at(
                 "warning",
                 "endpoint",
-                f"the address ends in {quoted(path)}, and such a path is added to it once more",
-                "the address of the server without the path of the API",
+                f"the address ends in {quoted(address.cut)}, which the API type does not call; calls go to {shown}",
+                "the address of the server without the path of a call",
+            )
+        elif doubled := DOUBLED.search(parse_target(address.url).path.partition("?")[0]):
+            key = "endpoint" if api_path is None else "apiPath"
+            yield self._at(
+                "warning", key, f"calls go to {shown}, in which {quoted(doubled[1])} stands twice", "each part once"
+            )
+        elif address.other and address.path:
+            yield self._at(
+                "note",
+                "endpoint",
+                f"calls go to {shown}, whichever the server has",
+                '\'apiPath\' with what stands before the last part, such as "/v1" or ""',
             )
 
     def _api_type(self) -> Iterator[Finding]:

@@ -14,8 +14,8 @@ from Middleware.addons.records.analysis.backend_figures import BackendFigures, H
 from Middleware.api.gate_figures import gate_figures
 from Middleware.exceptions import ConfigurationError
 from Middleware.llmapis import api_types
+from Middleware.llmapis.addresses import MODELS, NO_SUCH_PATH, api_path_of, compose, key_headers
 from Middleware.llmapis.api_keys import resolve_api_key
-from Middleware.llmapis.handlers.impl.claude_api_handler import API_VERSION
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
@@ -137,9 +137,8 @@ def _endpoint(name: str, user: str) -> _Endpoint:
         kind = api_types.canonical_type(
             config_utils.load_api_type(ENDPOINT.text(content, "apiTypeConfigFileName").strip())
         )
-        server = BackendServer(
-            ENDPOINT.text(content, "endpoint"), kind, resolve_api_key(ENDPOINT.value(content, "apiKey"), name)
-        )
+        key = resolve_api_key(ENDPOINT.value(content, "apiKey"), name)
+        server = BackendServer(ENDPOINT.text(content, "endpoint"), kind, key, api_path_of(content))
         return _Endpoint(name, user, server.origin, kind, api_types.model_name(content) or None, server)
     except (ConfigurationError, OSError) as error:
         return _Endpoint(name, user, "", "", None, None, str(error))
@@ -155,11 +154,13 @@ class BackendServer:
     Attributes:
         url: the base URL of its calls.
         kind: the canonical API type.
+        api_path: ``apiPath`` of the endpoint file.
     """
 
     url: str
     kind: str
     key: str = field(default="", repr=False)
+    api_path: str | None = None
 
     @property
     def origin(self) -> str:
@@ -290,7 +291,10 @@ class _ServerQueries:
         return BackendStatus("healthy", model if isinstance(model, str) else None, busy)
 
     def _models(self) -> BackendStatus:
-        answer = self._get("/v1/models", under_base=True)
+        for url in compose(self._server.url, MODELS, self._server.api_path).urls:
+            answer = self._get(url)
+            if answer.status not in NO_SUCH_PATH:
+                break
         return self._judged(answer) or BackendStatus("healthy")
 
     @staticmethod
@@ -302,18 +306,17 @@ class _ServerQueries:
             return BackendStatus("loading", problem="it says that it is not ready (503)")
         return BackendStatus("slow", problem=f"it answers with {answer.status}") if answer.status >= 500 else None
 
-    def _get(self, path: str, under_base: bool = False) -> _Answer:
-        """Return an answer. The key is sent only if the server wants one, as the endpoint's own calls do."""
-        url = api_types.backend_url(self._server.url, path) if under_base else self._server.origin + path
-        answer = self._send(url, {})
-        if answer.status in (401, 403) and self._server.key:
-            answer = self._send(url, self._key_headers())
-        return answer
+    def _get(self, where: str) -> _Answer:
+        """Return the answer at a path of the server, or at a URL.
 
-    def _key_headers(self) -> dict[str, str]:
-        if self._server.kind == api_types.CLAUDE_MESSAGES:
-            return {"x-api-key": self._server.key, "anthropic-version": API_VERSION}
-        return {"Authorization": f"Bearer {self._server.key}"}
+        The key is sent only if the server wants one, as the endpoint's own calls do.
+        """
+        server = self._server
+        url = server.origin + where if where.startswith("/") else where
+        answer = self._send(url, {})
+        if answer.status in (401, 403) and server.key:
+            answer = self._send(url, key_headers(server.url, server.api_path, server.key, server.kind))
+        return answer
 
     def _send(self, url: str, headers: Mapping[str, str]) -> _Answer:
         request = HttpRequest(

@@ -99,6 +99,37 @@ def test_nothing_is_said_of_a_model_that_is_there_or_cannot_be_judged(
 
 
 @pytest.mark.parametrize(
+    ("type_", "path", "endpoint", "list_"),
+    [
+        ("openAIChatCompletion", "/v1beta/openai", {}, "/v1beta/openai/models"),
+        ("openAIChatCompletion", "/v1/chat/completions", {}, "/v1/models"),
+        ("openAIChatCompletion", "/inference", {}, "/inference/models"),
+        ("openAIChatCompletion", "/x", {"apiPath": "/v9"}, "/x/v9/models"),
+        ("openAIEmbeddings", "/x/v1/embeddings?a=b", {}, "/x/v1/models?a=b"),
+        ("claudeMessages", "/anthropic/v1/messages", {}, "/anthropic/v1/models"),
+        ("ollamaApiChat", "/proxy", {"apiPath": ""}, "/proxy/tags"),
+    ],
+)
+def test_lists_are_asked_for_where_calls_go(
+    type_: str,
+    path: str,
+    endpoint: dict[str, Any],
+    list_: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for listed in ({"data": [{"id": "a"}]}, {"models": [{"name": "a"}]}, [{"id": "a"}]):
+        with StubBackend() as server:
+            serve(server, {list_: listed})
+            keys = {"modelNameToSendToAPI": "b", "endpoint": server.url + path, **endpoint}
+            write_tree(tmp_path, changed(ENDPOINT, **keys), changed("ApiTypes/Chat.json", type=type_))
+            config_utils.reset_config_store()
+            all_commands()["check"].run(["--PublicDirectory", str(tmp_path), "--online", "--json"])
+            said = [one["message"] for one in json.loads(capsys.readouterr().out)["findings"]]
+            assert any("has no model" in one for one in said), said
+
+
+@pytest.mark.parametrize(
     ("type_", "header"),
     [("openAIChatCompletion", ("authorization", "Bearer hunter2")), ("claudeMessages", ("x-api-key", "hunter2"))],
 )

@@ -320,7 +320,7 @@ MISTAKES: list[tuple[str, Mistake, str, str, str, str]] = [
     ),
     (
         "endpoint: path",
-        changed(ENDPOINT, endpoint="http://h:1/v1/chat/completions"),
+        changed(ENDPOINT, endpoint="http://h:1/v1/messages"),
         "warning",
         ENDPOINT,
         "endpoint",
@@ -857,7 +857,7 @@ def test_no_configuration_at_all(tree: TreeLab, monkeypatch: pytest.MonkeyPatch)
 def test_secrets_are_never_shown(tree: TreeLab) -> None:
     findings = tree.check(
         changed(ENDPOINT, apiKey=["hunter2"], endpoint="tom:hunter2@127.0.0.1:1"),
-        changed(SPARE, endpoint="http://tom:hunter2@h:1/v1/chat/completions?key=hunter2", apikey="hunter2"),
+        changed(SPARE, endpoint="http://tom:hunter2@h:1/v1/messages?key=hunter2#hunter2", apikey="hunter2"),
         put(MCP, {"transport": "sse", "url": "tom:hunter2@x", "headers": {"Authorization": ["hunter2"]}}),
         put("Endpoints/home/Third.json", {**good_endpoint(), "apiKey": "file:/no/such/hunter2"}),
         nodes(llm(endpointName="Third", preset="")),

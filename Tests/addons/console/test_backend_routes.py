@@ -201,6 +201,18 @@ def test_the_key_is_sent_only_where_it_is_wanted(stub: Stub) -> None:
     assert ("/v1/models", "Bearer secret") in stub.asked and ("/health", "") in stub.asked
 
 
+def test_the_list_of_models_is_asked_for_where_calls_go(stub: Stub) -> None:
+    for path, api_path, asked in (
+        ("/v1beta/openai", None, ["/v1beta/openai/models"]),
+        ("/x/chat/completions", None, ["/x/v1/models", "/x/models"]),
+        ("/x", "/v9", ["/x/v9/models"]),
+    ):
+        stub.next_row()
+        stub.answers = {asked[-1]: (200, {"data": []})}
+        assert ask(BackendServer(stub.url + path, api_types.OPENAI_CHAT, api_path=api_path)).status == "healthy"
+        assert [path for path, _ in stub.asked if path.endswith("/models")] == asked
+
+
 def test_nothing_that_loads_a_model_is_asked(stub: Stub) -> None:
     for kind in (api_types.OPENAI_CHAT, api_types.OLLAMA_CHAT, api_types.KOBOLD_GENERATE, api_types.CLAUDE_MESSAGES):
         ask(BackendServer(stub.url + "/v1", kind))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 from Middleware.exceptions import BackendError, BackendResponseError, BackendStatusError, EarlyTerminationException
-from Middleware.llmapis.api_types import backend_url
+from Middleware.llmapis.addresses import api_path_of, compose, key_headers
 from Middleware.llmapis.backend_errors import said_in, secrets_of, sentence, short_body, too_long_hint
 from Middleware.llmapis.finish_reasons import FAILED, finish_reason, with_calls
 from Middleware.llmapis.handlers.base.image_sources import base64_data
@@ -93,6 +93,7 @@ class BackendSettings:
 
     Attributes:
         base_url: the endpoint's ``endpoint`` key.
+        file: path of the endpoint's file, relative to the config root, for messages.
         model: value of the payload's ``model``; None leaves the key out.
         samplers: final sampler fields, sent as they are.
         endpoint: the endpoint file.
@@ -112,14 +113,18 @@ class BackendSettings:
     connect_timeout: float = 30
     single_attempt: bool = False
     local_only: bool = False
+    file: str = ""
+
+    @property
+    def api_path(self) -> str | None:
+        """The endpoint's ``apiPath``; None without one."""
+        return api_path_of(self.endpoint)
 
 
-def bearer_headers(settings: BackendSettings) -> dict[str, str]:
-    """Return the headers of most dialects: JSON, and the key if there is one."""
-    headers = {"Content-Type": "application/json"}
-    if settings.api_key:
-        headers["Authorization"] = f"Bearer {settings.api_key}"
-    return headers
+def bearer_headers(settings: BackendSettings, kind: str = "") -> dict[str, str]:
+    """Return the headers of a dialect: JSON, and the key if there is one."""
+    keyed = key_headers(settings.base_url, settings.api_path, settings.api_key, kind)
+    return {"Content-Type": "application/json", **keyed}
 
 
 @dataclass(frozen=True)
@@ -320,9 +325,12 @@ class BaseLlmApiHandler(ABC):
             with contextlib.suppress(RecursionError):
                 logger.debug("Payload for endpoint '%s': %s", settings.endpoint_name, json.dumps(payload, default=str))
         watch = prompt.watch
+        address = compose(settings.base_url, self.path(stream), settings.api_path)
         return BackendRequest(
             endpoint_name=settings.endpoint_name,
-            url=backend_url(settings.base_url, self.path(stream)),
+            url=address.url,
+            other_url=address.other,
+            file=settings.file,
             payload=payload,
             headers=self.headers(),
             connect_timeout=settings.connect_timeout,

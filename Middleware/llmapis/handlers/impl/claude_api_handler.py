@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from Middleware.llmapis.api_types import CLAUDE_MESSAGES
 from Middleware.llmapis.handlers.base import claude_messages
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler
 from Middleware.llmapis.handlers.base.base_llm_api_handler import (
     BackendMessage,
     Prompt,
+    bearer_headers,
     text_in,
     usage_of,
     with_tool_calls,
@@ -21,7 +23,6 @@ from Middleware.models.messages import Answer, Chunk, ToolCall, Usage
 
 logger = logging.getLogger(__name__)
 
-API_VERSION = "2023-06-01"
 PARAMETERS = frozenset(
     {
         "model",
@@ -73,10 +74,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
 
     # -- request -------------------------------------------------------------------------------------------------
     def headers(self) -> dict[str, str]:
-        headers = {"Content-Type": "application/json", "anthropic-version": API_VERSION}
-        if self.settings.api_key:
-            headers["x-api-key"] = self.settings.api_key
-        return headers
+        return bearer_headers(self.settings, CLAUDE_MESSAGES)
 
     def payload(self, prompt: Prompt) -> dict[str, object]:
         body: dict[str, Any] = super().payload(replace(prompt, tools=None, tool_choice=None))

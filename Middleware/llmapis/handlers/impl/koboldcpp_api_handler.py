@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
-from Middleware.llmapis.api_types import backend_url
+from Middleware.llmapis.addresses import KOBOLD_GENERATE, KOBOLD_STREAM, compose
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt, first_object, usage_of
 from Middleware.llmapis.transport import BackendRequest
@@ -61,8 +61,10 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
     cancelled call. It stops everything on the server, so it is sent only if no other call of this process is running.
     """
 
+    PATH = KOBOLD_GENERATE
+
     def path(self, stream: bool) -> str:
-        return "/api/extra/generate/stream" if stream else "/api/v1/generate"
+        return KOBOLD_STREAM if stream else self.PATH
 
     def payload(self, prompt: Prompt) -> dict[str, object]:
         body = super().payload(prompt)
@@ -121,7 +123,7 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
             return
         request = BackendRequest(
             endpoint_name=self.settings.endpoint_name,
-            url=backend_url(self.settings.base_url, ABORT_PATH),
+            url=compose(self.settings.base_url, ABORT_PATH, self.settings.api_path).url,
             payload={},
             headers=self.headers(),
             connect_timeout=ABORT_CONNECT_SECONDS,

@@ -138,6 +138,13 @@ CONNECTION: tuple[ConfigKey, ...] = (
         capability="sends requests to",
     ),
     ConfigKey(
+        "apiPath",
+        "str",
+        None,
+        "What stands between the address and the last part of a call's path, such as /v1 before /chat/completions; an "
+        "empty text for nothing. If not given, it follows from the address.",
+    ),
+    ConfigKey(
         "apiTypeConfigFileName",
         "str",
         "",

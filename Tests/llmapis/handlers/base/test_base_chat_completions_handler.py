@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.llmapis.api_types import backend_url, canonical_type
+from Middleware.llmapis.api_types import canonical_type
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import inject_texts
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
 from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
@@ -185,22 +185,6 @@ def test_schema_styles(caplog: pytest.LogCaptureFixture) -> None:
     }
     assert "not constrained" not in caplog.text
     assert sent(field="", style="raw") == {"a": 1} and "not constrained" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("base", "expected"),
-    [
-        ("http://h:1", "http://h:1/v1/chat/completions"),
-        ("http://h:1/", "http://h:1/v1/chat/completions"),
-        ("http://h:1//", "http://h:1/v1/chat/completions"),
-        ("http://h:1/v1", "http://h:1/v1/chat/completions"),
-        ("http://h:1/v1/ ", "http://h:1/v1/chat/completions"),
-        ("http://h/x", "http://h/x/v1/chat/completions"),
-    ],
-)
-def test_url(base: str, expected: str) -> None:
-    assert backend_url(base, "/v1/chat/completions") == expected
-    assert backend_url("http://h/api", "/api/chat") == "http://h/api/chat"
 
 
 def test_type_names() -> None:

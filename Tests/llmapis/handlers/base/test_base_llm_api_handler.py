@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import BackendResponseError, ClientError, ConfigValueError
-from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.handlers.base import base_llm_api_handler as base
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import arguments_object
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
@@ -206,19 +205,6 @@ def test_a_single_skipped_part_is_not_counted(
 
 
 # -- small parts ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("base_url", "url"),
-    [
-        ("http://h/v1?key=1", "http://h/v1/chat?key=1"),
-        (" http://h/?a=/v1 ", "http://h/v1/chat?a=/v1"),
-        ("http://h?a=b?c", "http://h/v1/chat?a=b?c"),
-        ("http://h/v1/", "http://h/v1/chat"),
-    ],
-)
-def test_the_path_goes_before_a_query(base_url: str, url: str) -> None:
-    assert backend_url(base_url, "/v1/chat") == url
 
 
 @pytest.mark.parametrize(
