@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from Middleware.common.constants import (
 _PLAIN = frozenset(("", "api", "health"))
 _MODELS = "models"
 _MESSAGES = "messages"
+_SLASHES = re.compile("//+")
 # KoboldCpp's API shares /api with Ollama's, which has no such folders.
 _KOBOLD = ("api/v1/", "api/extra/")
 ANTHROPIC_VERSION = "HTTP_ANTHROPIC_VERSION"
@@ -28,7 +30,7 @@ API_TYPES: Mapping[str, str] = {
     **dict.fromkeys(("/v1/chat/completions", "/chat/completions"), OPENAI_CHAT),
     **dict.fromkeys(("/v1/completions", "/completions"), OPENAI_COMPLETION),
     **dict.fromkeys(("/v1/responses", "/responses"), OPENAI_RESPONSES),
-    **dict.fromkeys(("/v1/messages", "/messages", "/v1/v1/messages"), ANTHROPIC_MESSAGES),
+    **dict.fromkeys(("/v1/messages", "/messages"), ANTHROPIC_MESSAGES),
     "/api/chat": OLLAMA_CHAT,
     "/api/generate": OLLAMA_GENERATE,
     **dict.fromkeys(("/api/v1/generate", "/api/extra/generate/stream"), KOBOLD_GENERATE),
@@ -50,22 +52,31 @@ class Dialect(enum.Enum):
 def dialect_of(environ: Mapping[str, Any]) -> Dialect:
     """Return the API of a request. A path that is not known yet, "", counts as OpenAI's."""
     path = environ.get("PATH_INFO", "")
-    name = path.strip("/")
+    name = plain_path(path).strip("/")
     if name.startswith(_KOBOLD):
         return Dialect.KOBOLD
     if path and (name in _PLAIN or name.startswith("api/")):
         return Dialect.OLLAMA
-    # Anthropic's base URLs end without /v1, which its clients add; in many programs only one with /v1 can be entered.
-    first = name.removeprefix("v1/").removeprefix("v1/").partition("/")[0]
+    first = name.removeprefix("v1/").partition("/")[0]
     if first == _MESSAGES or (first == _MODELS and ANTHROPIC_VERSION in environ):
         return Dialect.ANTHROPIC
     return Dialect.OPENAI
 
 
+def plain_path(path: str) -> str:
+    """Return the path of a request as the application's routes spell it. Base URLs are pasted with slashes and /v1."""
+    if not path.startswith("/"):
+        return path
+    path = _SLASHES.sub("/", path)
+    # Anthropic's base URLs end without /v1, which its clients add; in many programs only one with /v1 can be entered.
+    while path.startswith("/v1/v1/"):
+        path = path.removeprefix("/v1")
+    return path.rstrip("/") or "/"
+
+
 def route_path(environ: Mapping[str, Any]) -> str:
-    """Return the path of a request as the application's routes spell it; a client's base URL may end in slashes."""
-    path: str = environ.get("PATH_INFO", "")
-    return "/" + path.strip("/")
+    """Return the plain path of a request."""
+    return plain_path(environ.get("PATH_INFO", ""))
 
 
 def api_type_of(environ: Mapping[str, Any]) -> str:

@@ -75,7 +75,7 @@ def test_wrong_method(lab: ApiLab, method: str, path: str) -> None:
         "/batches",
         "/api/push",
         "/v1/messages/batches",
-        "/v1/v1/messages/batches/",
+        "/v1/messages/batches/",
         "/messages/x",
         "/v1/responses/compact/x",
         "/v1/conversations",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import socket
@@ -90,6 +91,20 @@ def test_many_small_chunks_do_not_count_by_their_framing(small: Launcher, backen
             + framed
         )
         assert b"single says hello." in read_until(sock, b"single says hello.")
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("chunk", [0, 1000], ids=["length", "chunks"])
+def test_of_a_compressed_body_the_contents_count(small: Launcher, backend: Backend, chunk: int) -> None:
+    coded = {"Content-Encoding": "gzip"}
+    assert send(small, gzip.compress(body_of(MEGABYTE, backend.hello)), chunk, **coded)[0] == 200
+    assert backend.nodes() == ["single"]
+    status, _, data = send(small, gzip.compress(b"\0" * 40 * MEGABYTE), chunk, **coded)
+    assert (status, json.loads(data)) == (413, {"error": OPENAI})
+    status, headers, data = send(small, b"x" * 5000, chunk, "//api//chat/", **{"Content-Encoding": "br"})
+    assert status == 415 and "'br'" in message_at("/api/chat", json.loads(data), 415)
+    assert headers["accept-encoding"] == "gzip, deflate, identity"
+    assert backend.nodes() == ["single"]
 
 
 @pytest.mark.contract

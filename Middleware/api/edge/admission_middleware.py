@@ -8,11 +8,12 @@ import io
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from Middleware.api.dialects import OTHER_API, Dialect, api_type_of, dialect_of, request_label
+from Middleware.api.dialects import OTHER_API, Dialect, api_type_of, dialect_of, plain_path, request_label
 from Middleware.api.edge.access_keys import (
     KEY_NAME_KEY,
     PERMITTED_USERS_KEY,
@@ -31,6 +32,7 @@ from Middleware.api.edge.browser_safety import (
     has_body,
 )
 from Middleware.api.edge.client_addresses import public_address, refusal_of_public
+from Middleware.api.edge.content_codings import PIECE_BYTES, coding_of, decoded, refusal_of
 from Middleware.api.errors import RETRY_AFTER, PublicError, error_body
 from Middleware.api.running.running_requests import REQUEST_ID_KEY, REQUEST_KEY, running_requests
 from Middleware.common.constants import ANTHROPIC_MESSAGES, OPENAI_CHAT, OPENAI_COMPLETION, OPENAI_RESPONSES
@@ -48,8 +50,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MEGABYTE = 1024 * 1024
-# The size of one read. The limit is checked after each, so a body exceeds it by this much at most.
-PIECE_BYTES = 64 * 1024
 # The digits of a length. A longer number exceeds any memory, and Python refuses to convert thousands of digits.
 MAX_DIGITS = 20
 BODY_LEFT_KEY = "wilmer.body_left"
@@ -133,6 +133,7 @@ class AdmissionMiddleware:
         method = environ["REQUEST_METHOD"] = environ.get("REQUEST_METHOD", "").upper()
         is_post, request_id = method == "POST", new_request_id()
         environ[REQUEST_ID_KEY] = request_id
+        self._use_plain_path(environ)
         outsider = public_address(environ) if self._private_only else None
         if outsider is not None:
             return _refuse_connection(
@@ -179,14 +180,25 @@ class AdmissionMiddleware:
         """Return whether the request will be refused, decided by its head alone; for servers that read bodies first."""
         if self._private_only and public_address(environ) is not None:
             return True
+        self._use_plain_path(environ)
         if (mounted := self._mounted(environ)) is not None:
             return mounted.refuses(environ)
         decision = self._browsers.decide(environ)
         return not decision.preflight and (decision.refusal or self._check_key(environ)) is not None
 
+    def _use_plain_path(self, environ: WSGIEnvironment) -> None:
+        """Write the path as the routes do, for all that looks at it from now on. Parts of the server have their own."""
+        path = environ.get("PATH_INFO", "")
+        plain = plain_path(path)
+        # What another spelling of such a part's path led to nowhere, as a rule of a proxy may close that part.
+        if plain != path and self._part_at(path) is self._part_at(plain) is None:
+            environ["PATH_INFO"] = plain
+
     def _mounted(self, environ: WSGIEnvironment) -> OwnAdmission | None:
         """Return the part of the server that a request is for; None for the rest of it."""
-        path: str = environ.get("PATH_INFO", "")
+        return self._part_at(environ.get("PATH_INFO", ""))
+
+    def _part_at(self, path: str) -> OwnAdmission | None:
         for prefix, mounted in self._mounts:
             if path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("", "/"):
                 return mounted
@@ -318,36 +330,53 @@ def take_body(environ: WSGIEnvironment, limit: int | None) -> Refusal | None:
     # Waitress has asked about the head, and since then the list of keys has changed, or a browser has signed in.
     if BODY_LEFT_KEY in environ:
         return ADMITTED_TOO_LATE
-    try:
-        _read_body(environ, limit)
-    except _BodyTooLargeError:
-        refusal = Refusal(
-            "413 Content Too Large",
-            f"The request body is larger than {(limit or 0) // MEGABYTE} MB (--max-request-mb).",
-        )
-    # The last two are the servers' errors for a lost connection and wrong framing.
-    except (EOFError, OSError, ValueError):
-        refusal = Refusal("400 Bad Request", "The request body is incomplete.")
-    else:
-        return None
-    environ[BODY_LEFT_KEY] = True
+    coding = coding_of(environ) if has_body(environ) else ""
+    refusal = refusal_of(coding) or _refusal_in_reading(environ, limit, coding)
+    if refusal is not None:
+        environ[BODY_LEFT_KEY] = True
     return refusal
 
 
-def _read_body(environ: WSGIEnvironment, limit: int | None) -> None:
+def _refusal_in_reading(environ: WSGIEnvironment, limit: int | None, coding: str) -> Refusal | None:
+    try:
+        _read_body(environ, limit, coding)
+    except _BodyTooLargeError:
+        return Refusal(
+            "413 Content Too Large",
+            f"The request body is larger than {(limit or 0) // MEGABYTE} MB (--max-request-mb).",
+        )
+    except zlib.error:
+        return Refusal("400 Bad Request", f"The request body is not what its content coding '{coding}' says.")
+    # The last two are the servers' errors for a lost connection and wrong framing.
+    except (EOFError, OSError, ValueError):
+        return Refusal("400 Bad Request", "The request body is incomplete.")
+    return None
+
+
+def _read_body(environ: WSGIEnvironment, limit: int | None, coding: str) -> None:
     # Waitress has read the body already, and knows the length of a chunked one too.
     is_read = "waitress.client_disconnected" in environ
     if is_read:
         environ.pop("HTTP_TRANSFER_ENCODING", None)
     is_chunked = "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower()
     length = None if is_chunked else _declared_length(environ)
-    if limit is not None and length is not None and length > limit:
+    # What cannot be compressed becomes a little longer, and the limit is that of the decoded body.
+    most = limit + limit // 1000 + PIECE_BYTES if coding and limit is not None else limit
+    if most is not None and length is not None and length > most:
         raise _BodyTooLargeError
     # Reading to the end of the input is safe only where the server decodes the chunks.
     ends_by_itself = is_chunked and ("wsgi.input_terminated" in environ or "eventlet.input" in environ)
-    if is_read or not (length or ends_by_itself):
+    if (is_read and not coding) or not (length or ends_by_itself):
         return
-    body = _read(environ["wsgi.input"], length, limit)
+    pieces = _within(_pieces(environ["wsgi.input"], length), most)
+    if coding:
+        pieces = _within(decoded(pieces, coding), limit)
+        del environ["HTTP_CONTENT_ENCODING"]
+    body = io.BytesIO()
+    for piece in pieces:
+        body.write(piece)
+        # Under Eventlet, a fast upload would otherwise keep other green threads from running.
+        time.sleep(0)
     environ.pop("HTTP_TRANSFER_ENCODING", None)
     environ.update({"wsgi.input": body, "wsgi.input_terminated": True, "CONTENT_LENGTH": str(body.tell())})
     body.seek(0)
@@ -360,18 +389,23 @@ def _declared_length(environ: WSGIEnvironment) -> int | None:
     return int(text) if len(text) <= MAX_DIGITS else 10**MAX_DIGITS
 
 
-def _read(stream: Any, length: int | None, limit: int | None) -> io.BytesIO:
-    """Return ``length`` bytes of ``stream``, or all of them if it is None; the position is behind them."""
-    body = io.BytesIO()
-    while length is None or body.tell() < length:
-        piece = stream.read(PIECE_BYTES if length is None else min(PIECE_BYTES, length - body.tell()))
+def _pieces(stream: Any, length: int | None) -> Iterator[bytes]:
+    """Yield ``length`` bytes of ``stream``, or all of them if it is None."""
+    while length is None or length:
+        piece = stream.read(PIECE_BYTES if length is None else min(PIECE_BYTES, length))
         if not piece and length is None:
-            break
+            return
         if not piece:
             raise EOFError
-        body.write(piece)
-        if limit is not None and body.tell() > limit:
+        yield piece
+        length = None if length is None else length - len(piece)
+
+
+def _within(pieces: Iterable[bytes], limit: int | None) -> Iterator[bytes]:
+    """Yield pieces, of which the last may exceed the limit; the next one is not asked for then."""
+    taken = 0
+    for piece in pieces:
+        taken += len(piece)
+        if limit is not None and taken > limit:
             raise _BodyTooLargeError
-        # Under Eventlet, a fast upload would otherwise keep other green threads from running.
-        time.sleep(0)
-    return body
+        yield piece

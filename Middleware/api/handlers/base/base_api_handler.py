@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any, NoReturn
@@ -54,6 +54,11 @@ LISTENERS_KEY = "wilmer.listeners"
 """The key in the application's extensions of the ``Listeners`` of every request."""
 # nginx buffers streams unless the second header forbids it.
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+# A limit beyond all numbers does not limit anything.
+LIMITS = ("max_tokens", "max_completion_tokens", "options")
+# Of an integer; Python converts no more than 4300 of them.
+MAX_DIGITS = 4000
 
 
 class MissingKeys:
@@ -271,15 +276,53 @@ def streamed_answer(
 
 def read_json_body() -> dict[str, object]:
     """Return the request's JSON object, ignoring its content type."""
+    data = http.get_data(cache=False)
     try:
-        body = json.loads(http.get_data(cache=False), parse_constant=_refuse_constant, parse_float=_finite)
+        body = json.loads(data, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError):
-        body = None
+        body = _unusual_json(data)
     if body is None:
         raise ClientError("Invalid JSON data")
     if not isinstance(body, dict):
         raise ClientError("The request body must be a JSON object.")
     return body
+
+
+def _unusual_json(data: bytes) -> object:
+    """Return the value of a JSON text with a NUL or a BOM at its end, or with numbers that no float can hold; or None.
+
+    Programs in C send the NUL of their strings. A field with such a number is refused only if it is used.
+    """
+    try:
+        text = data.decode(json.detect_encoding(data)).strip("\0\ufeff \t\r\n")
+        body = json.loads(text, parse_constant=_refuse_constant, parse_int=_number)
+        if not isinstance(body, dict):
+            return body
+        return PartlyUsable(
+            body, {name for name, value in body.items() if name not in LIMITS and not _is_finite(value)}
+        )
+    except (ValueError, RecursionError):
+        return None
+
+
+class PartlyUsable(dict[str, object]):
+    """The fields of a request of which some hold numbers beyond those of the program. These cannot be asked for."""
+
+    def __init__(self, fields: Mapping[str, object], unusable: Collection[str]) -> None:
+        super().__init__(fields)
+        self._unusable = unusable
+
+    def __getitem__(self, name: str) -> object:
+        self._require_usable(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: object = None) -> Any:
+        self._require_usable(name)
+        return super().get(name, default)
+
+    def _require_usable(self, name: str) -> None:
+        if name in self._unusable:
+            raise ClientError(f"The '{name}' field has a number that is too large.", param=name)
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -293,6 +336,24 @@ def _finite(digits: str) -> float:
     if math.isinf(number):
         _refuse_constant(digits)
     return number
+
+
+def _number(digits: str) -> float:
+    # Python refuses to convert thousands of digits.
+    return float(digits) if len(digits) > MAX_DIGITS else int(digits)
+
+
+def _is_finite(value: object) -> bool:
+    left = [value]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+        elif isinstance(value, float) and math.isinf(value):
+            return False
+    return True
 
 
 def asks_for_json(form: object) -> bool:

@@ -13,15 +13,12 @@ from Middleware.api.requests.messages_input import MessagesRequest, read_request
 from Middleware.common.constants import ANTHROPIC_MESSAGES
 from Middleware.models.request_context import RequestContext
 
-# Base URLs of Anthropic's clients end without /v1, and users give those of other clients, which end with it.
-PREFIXES = ("/v1", "", "/v1/v1")
-
 
 class MessagesApiHandler(BaseApiHandler):
     """Routes of Anthropic's Messages API."""
 
     def register_routes(self, app: Flask) -> None:
-        for prefix in PREFIXES:
+        for prefix in ("/v1", ""):
             for path, view in (("/messages", self.messages), ("/messages/count_tokens", self.count_tokens)):
                 app.add_url_rule(prefix + path, f"anthropic {prefix}{path}", view, methods=["POST"])
 

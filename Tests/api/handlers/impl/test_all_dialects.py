@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Iterator
@@ -624,8 +625,10 @@ def test_reasoning_comes_before_the_text(lab: ApiLab) -> None:
         "[" * 100_000,
         '{"n": NaN}',
         '{"n": [-Infinity]}',
-        '{"n": 1e999}',
-        '{"n": ' + "9" * 5000 + "}",
+        '{"n": 1e999, "m": NaN}',
+        b"\0\0",
+        b"{}\0{}",
+        b"\xef\xbb\xbf",
     ],
 )
 def test_bodies_that_are_not_json(lab: ApiLab, front: Front, data: Any) -> None:
@@ -634,7 +637,27 @@ def test_bodies_that_are_not_json(lab: ApiLab, front: Front, data: Any) -> None:
     assert len(answer.headers["X-Request-Id"]) == 36
 
 
-@table("data", ["[]", "5", '"text"', "true"])
+@table("number", ["1e400000", "-1e999", "9" * 5000, "[1, {}, 1e999]", '{"x": 1e400}'])
+def test_numbers_beyond_all_count_only_in_a_field_that_is_used(lab: ApiLab, front: Front, number: str) -> None:
+    good = json.dumps(front.body(stream=False))[:-1]
+    for field in ("max_tokens", "max_completion_tokens", "options", "n", "seed", "later"):
+        answer = lab.post(f'{good}, "{field}": {number}}}', front.path)
+        assert answer.status == 200, (field, answer.data)
+    used = "messages" if front.chat else "prompt"
+    answer = lab.post(f'{{"model": "m", "{used}": {number}}}', front.path)
+    assert answer.status == 400
+    error = f"The '{used}' field has a number that is too large."
+    assert error in str(answer.json)
+
+
+@table("end", [b"\0", b"\0\0\r\n\0", b"\xef\xbb\xbf", b"\n\0 \xef\xbb\xbf"])
+@table("start", [b"", b"\xef\xbb\xbf"])
+def test_a_nul_or_a_bom_around_the_body_is_blank(lab: ApiLab, front: Front, start: bytes, end: bytes) -> None:
+    answer = lab.post(start + json.dumps(front.body(stream=False)).encode() + end, front.path)
+    assert answer.status == 200 and front.text(answer.json)
+
+
+@table("data", ["[]", "5", '"text"', "true", "[1e999]", b"5\0"])
 def test_bodies_that_are_no_object(lab: ApiLab, front: Front, data: str) -> None:
     answer = lab.post(data, front.path)
     assert answer.status == 400 and front.error(answer.json, 400)
