@@ -66,6 +66,10 @@ def found(servers: Sequence[Server], others: Sequence[NoServer]) -> list[str]:
         for number, server in enumerate(servers, 1)
     ]
     notes = [f"  {printable(other.address)} {printable(other.reason)}" for other in others if not other.silent]
+    for server in servers:
+        notes += [f"  {name_shown(model)} could not be loaded there ({model.failed})" for model in server.failed]
+        if server.is_guess:
+            notes.append(f"  By its name, no model of {server.address} is one to chat with; all are offered.")
     return [*(["Found:", *lines] if lines else []), *notes]
 
 

@@ -164,7 +164,8 @@ def _values(choice: Choice) -> dict[str, object]:
         "workerOrigin": "Another model than Main's."
         if choice.worker
         else "At first the same as Main; a smaller one that follows instructions will do.",
-        "address": server.address,
+        "address": server.endpoint,
+        "apiPath": "" if server.api_path == "" else None,
         "apiType": server.api_type,
         "model": model.name,
         "displayName": f"{server.kind}: {model.name}",
@@ -184,7 +185,7 @@ def _values(choice: Choice) -> dict[str, object]:
 def _holds_one_model(server: Server) -> bool:
     """Return whether the server answers with the one model it has loaded, which may be another one tomorrow."""
     return server.kind in ("KoboldCpp", "text-generation-webui") or (
-        server.kind == "llama.cpp" and len(server.models) + server.others == 1
+        server.kind == "llama.cpp" and len(server.models) + server.others == 1 and not server.models[0].state
     )
 
 
@@ -202,7 +203,9 @@ def _loading(server: Server) -> dict[str, object]:
 def _filled(value: object, values: Mapping[str, object]) -> object:
     """Fill in the placeholders of a template; a string that is one placeholder becomes the value itself."""
     if isinstance(value, dict):
-        return {key: _filled(item, values) for key, item in value.items()}
+        filled = {key: _filled(item, values) for key, item in value.items()}
+        # A key without a value is left out.
+        return {key: item for key, item in filled.items() if item is not None}
     if isinstance(value, list):
         return [_filled(item, values) for item in value]
     if not isinstance(value, str):

@@ -10,11 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from urllib.parse import urlsplit
+from itertools import pairwise
+from urllib.parse import quote, urlsplit
 
 from Middleware.addons.init.plan import window_of
-from Middleware.addons.init.servers import LOOPBACK, LOOPBACK_IPV6, OTHER_KIND, Model, NoServer, Server
+from Middleware.addons.init.servers import LOOPBACK, LOOPBACK_IPV6, OTHER_KIND, Model, NoServer, Server, at
 from Middleware.exceptions import ConfigurationError, WilmerError
+from Middleware.llmapis.addresses import MODELS, NO_SUCH_PATH, compose, key_headers, listed_models
 from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.http.client import HttpClient
 from Middleware.utilities.http.problems import HttpError, HttpProblem, Kind
@@ -51,8 +53,15 @@ _ADVICE = {
 }
 # OpenAI's list of models does not say what each is for, so only the name can.
 _NOT_FOR_CHAT = re.compile(
-    r"embed|rerank|whisper|dall-e|moderation|transcribe|minilm|\b(bge|gte|e5|tts)\b", re.IGNORECASE
+    r"embed|rerank|whisper|dall-e|minilm|\b(bge|gte|e5|tts)\b|image|stable-diffusion|sdxl|realtime|audio|video|speech"
+    r"|moderation|transcrib|guard|(?<![a-z0-9])(sora|veo|flux|asr|ocr)(?![a-z0-9])|\*",
+    re.IGNORECASE,
 )
+# What servers call models to chat with, as a type or an ability.
+_FOR_CHAT = frozenset("chat completion completion_chat llm vlm language text text-generation tool_use tools".split())
+# The window of a model, among the words that llama.cpp's router starts its server with.
+_WINDOWS = ("max_model_len", "context_length", "context_window", "max_context_length")
+_WINDOW_FLAGS = ("-c", "-ctx", "--ctx-size")
 
 # What Linux shows of a GPU: NVIDIA's, AMD's, any with a driver for drawing, and that of Windows around it.
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dri", "/dev/dxg")
@@ -84,18 +93,15 @@ class Reply:
         return self.data.get(name) if isinstance(self.data, dict) else None
 
 
-def ask(address: str, path: str, key: str | None = None, body: object = None, seconds: float = SECONDS) -> Reply:
-    """Ask ``address`` (scheme, host, port, perhaps a path) for ``path``. Redirects are not followed.
-
-    Raises UnreachableError.
-    """
-    headers = {"Accept": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+def ask(url: str, key: str = "", body: object = None, seconds: float = SECONDS) -> Reply:
+    """Return the answer at a URL. Redirects are not followed. Raises UnreachableError."""
+    headers = {"Accept": "application/json", **key_headers(url, None, key)}
     data = None if body is None else json.dumps(body).encode("utf-8")
     if data is not None:
         headers["Content-Type"] = "application/json"
     try:
         request = HttpRequest(
-            parse_target(address + path),
+            parse_target(url),
             "GET" if data is None else "POST",
             headers,
             seconds,
@@ -138,9 +144,11 @@ Ask = Callable[[str], Reply]
 class Questions:
     """Asks one server, each path once, with or without a key. ``ask`` raises UnreachableError."""
 
-    def __init__(self, address: str, seconds: float, key: str | None = None) -> None:
+    def __init__(self, address: str, seconds: float, key: str = "") -> None:
         self.address = address
         self.key = key
+        # Where below a path of the user's the list of models was found, as an endpoint file says it.
+        self.api_path: str | None = None
         self._seconds = seconds
         self._deadline = time.monotonic() + QUESTIONS * seconds
         self._replies: dict[str, Reply] = {}
@@ -148,14 +156,25 @@ class Questions:
     def ask(self, path: str) -> Reply:
         """Return its answer; status 0 for a path on which it fails although others are answered."""
         if path not in self._replies:
-            self._replies[path] = self._ask(path)
+            self._replies[path] = self._list() if path == MODELS else self._ask(at(self.address, path))
         return self._replies[path]
 
-    def _ask(self, path: str) -> Reply:
+    def _list(self) -> Reply:
+        """Return the list of models, below a path of the user's the one that there is."""
+        address = compose(self.address, MODELS)
+        places = (None, "/v1") if not address.other else ("/v1", "") if address.path else (None,)
+        for place in places:
+            reply = self._ask(compose(self.address, MODELS, place).url)
+            if reply.status not in (0, *NO_SUCH_PATH):
+                self.api_path = place
+                break
+        return reply
+
+    def _ask(self, url: str) -> Reply:
         try:
             if time.monotonic() > self._deadline:
                 raise UnreachableError("takes too long to answer")
-            return ask(self.address, path, self.key, seconds=self._seconds)
+            return ask(url, self.key, seconds=self._seconds)
         except UnreachableError:
             # A server that has answered exists, even if it closes the connection for a path that it does not know.
             if not self._replies:
@@ -214,7 +233,7 @@ def _look(questions: Questions, variable: str) -> Found:
     address, kind = questions.address, find_kind(questions.ask)
     if kind is not None and kind in NO_LLM:
         return NoServer(address, NO_LLM[kind], known_as=kind)
-    list_status = questions.ask("/v1/models").status
+    list_status = questions.ask(MODELS).status
     # llama.cpp shows its list of models without a key, but answers nothing else without its key.
     if list_status in REFUSALS or (kind == "llama.cpp" and questions.ask("/props").status in REFUSALS):
         return NoServer(
@@ -233,9 +252,18 @@ def _look(questions: Questions, variable: str) -> Found:
             else ""
         )
         return NoServer(address, f"answers, but not as an LLM server that is known here ({what} at /v1/models{hint})")
-    models, others = read_models(kind, questions.ask)
+    models, others, failed, is_guess = read_models(kind, questions.ask)
     return Server(
-        address, kind, models, others, variable if questions.key else "", _places(kind, address, questions.ask)
+        address,
+        kind,
+        models,
+        others,
+        variable if questions.key else "",
+        _places(kind, address, questions.ask),
+        # Ollama's other API is not below the same path.
+        None if kind == "Ollama" else questions.api_path,
+        failed,
+        is_guess,
     )
 
 
@@ -250,7 +278,7 @@ def find_kind(ask: Ask) -> str | None:
     first = ask("/api/extra/version")
     if "AirTunes" in first.server:
         return "AirPlay"
-    owners = {str(entry.get("owned_by", "")).lower() for entry in _entries(ask("/v1/models").part("data"))}
+    owners = {str(entry.get("owned_by", "")).lower() for entry in listed_models(ask(MODELS).data)}
     if first.part("result") == "KoboldCpp" and "wilmer" not in owners:
         return "KoboldCpp"
     owner = next((OWNERS[name] for name in sorted(owners) if name in OWNERS), None)
@@ -264,15 +292,20 @@ def find_kind(ask: Ask) -> str | None:
         return "LM Studio"
     if isinstance(ask("/v1/internal/model/info").part("model_name"), str):
         return "text-generation-webui"
-    return OTHER_KIND if isinstance(ask("/v1/models").part("data"), list) else None
+    is_list = isinstance(ask(MODELS).part("data"), list) or any(map(_name, listed_models(ask(MODELS).data)))
+    return OTHER_KIND if is_list else None
 
 
-def read_models(kind: str, ask: Ask) -> tuple[tuple[Model, ...], int]:
-    """Return the models to chat with, those in memory first, and the number of those for another purpose."""
+def read_models(kind: str, ask: Ask) -> tuple[tuple[Model, ...], int, tuple[Model, ...], bool]:
+    """Return the models to chat with, the number of those for another purpose, those that could not be loaded, and
+    whether the first are all of them, as none is one to chat with by its name. Those in memory come first."""
     listed = list(_READERS.get(kind, _openai)(ask))[:MAX_MODELS]
-    named = {model.name: model for model in listed if _is_name(model.name)}
-    chat = [model for model in named.values() if model.chats and not _NOT_FOR_CHAT.search(model.name)]
-    return tuple(sorted(chat, key=lambda model: not model.loaded)), len(named) - len(chat)
+    named = {model.name: model for model in listed if _is_name(model.name)}.values()
+    failed = tuple(model for model in named if model.failed)
+    able = [model for model in named if not model.failed and model.chats is not False]
+    chat = [model for model in able if model.chats or not _NOT_FOR_CHAT.search(model.name)]
+    offered = sorted(chat or able, key=lambda model: not model.loaded)
+    return tuple(offered), len(named) - len(failed) - len(offered), failed, bool(able and not chat)
 
 
 def _places(kind: str, address: str, ask: Ask) -> int:
@@ -291,21 +324,57 @@ def _may_have_gpu() -> bool:
 
 
 def _openai(ask: Ask) -> Iterator[Model]:
-    for entry in _entries(ask("/v1/models").part("data")):
-        yield Model(_text(entry.get("id")), _number(entry.get("max_model_len")) or _number(entry.get("context_length")))
+    for entry in listed_models(ask(MODELS).data):
+        windows = (_number(entry.get(name)) for name in _WINDOWS)
+        yield Model(_name(entry), next(filter(None, windows), None), chats=_purpose(entry))
 
 
 def _llama_cpp(ask: Ask) -> Iterator[Model]:
-    props = ask("/props")
-    window = _number(_object(props.part("default_generation_settings")).get("n_ctx"))
-    sees = _flag(_object(props.part("modalities")).get("vision"))
-    tools = _flag(_object(props.part("chat_template_caps")).get("supports_tools"))
-    template = _text(props.part("chat_template"))
-    thinks = _THINKS.search(template) is not None if template else None
-    for entry in _entries(ask("/v1/models").part("data")):
+    known = _props_of(ask("/props"))
+    for entry in listed_models(ask(MODELS).data):
+        status = _object(entry.get("status"))
+        state, code = _text(status.get("value")), status.get("exit_code")
+        if state:
+            failed = f"exit code {code}" if status.get("failed") else ""
+            window = _window_in(status.get("args"))
+            yield Model(_name(entry), window, state == "loaded", chats=_purpose(entry), state=state, failed=failed)
+            continue
         # The window of its training, if it does not say with which one it runs.
         trained = _number(_object(entry.get("meta")).get("n_ctx_train"))
-        yield Model(_text(entry.get("id")), window or trained, True, sees, tools, thinks)
+        yield replace(known, name=_name(entry), window=known.window or trained, loaded=True)
+
+
+def _props_of(props: Reply) -> Model:
+    """Return what llama.cpp says of a model that is loaded."""
+    template = _text(props.part("chat_template"))
+    return Model(
+        "",
+        _number(_object(props.part("default_generation_settings")).get("n_ctx")),
+        sees=_flag(_object(props.part("modalities")).get("vision")),
+        calls_tools=_flag(_object(props.part("chat_template_caps")).get("supports_tools")),
+        thinks=_THINKS.search(template) is not None if template else None,
+    )
+
+
+def _window_in(words: object) -> int | None:
+    """Return the window that a server was started with; 0 and none at all mean that it is not known."""
+    found = [part for word in _list(words) for part in str(word).split("=", 1)]
+    sizes = [size for flag, size in pairwise(found) if flag in _WINDOW_FLAGS]
+    return _number(int(sizes[-1])) if sizes and sizes[-1].isascii() and sizes[-1].isdigit() else None
+
+
+def _purpose(entry: Mapping[str, object]) -> bool | None:
+    """Return whether the server says that a model is one to chat with; None if it does not say."""
+    outputs = _object(entry.get("architecture")).get("output_modalities")
+    if isinstance(outputs, list):
+        return "text" in outputs
+    abilities = entry.get("capabilities")
+    said = abilities.items() if isinstance(abilities, dict) else ((name, True) for name in _list(abilities))
+    facts = [(_text(entry.get("type")).lower(), True), *((str(name).lower(), on is True) for name, on in said)]
+    if any(name in _FOR_CHAT and is_on for name, is_on in facts):
+        return True
+    is_other = any(name in _FOR_CHAT or (is_on and _NOT_FOR_CHAT.search(name)) for name, is_on in facts)
+    return False if is_other else None
 
 
 def _kobold(ask: Ask) -> Iterator[Model]:
@@ -325,8 +394,8 @@ def _ollama(ask: Ask) -> Iterator[Model]:
     for entry in _entries(ask("/api/tags").part("models")):
         name, details = _text(entry.get("name")), _object(entry.get("details"))
         # Models of this family make embeddings, whatever their name.
-        embeds = "bert" in str(details.get("family", "")).lower()
-        yield Model(name, loaded=name in running, detail=_text(details.get("parameter_size")), chats=not embeds)
+        chats = False if "bert" in str(details.get("family", "")).lower() else _purpose(entry)
+        yield Model(name, loaded=name in running, detail=_text(details.get("parameter_size")), chats=chats)
 
 
 def _lm_studio(ask: Ask) -> Iterator[Model]:
@@ -339,7 +408,8 @@ def _lm_studio(ask: Ask) -> Iterator[Model]:
             loaded,
             kind == "vlm" if kind in ("llm", "vlm") else None,
             "tool_use" in abilities if isinstance(abilities, list) else None,
-            chats=kind != "embeddings",
+            chats=_purpose(entry),
+            state=_text(entry.get("state")),
         )
 
 
@@ -360,14 +430,27 @@ _READERS: dict[str, Callable[[Ask], Iterator[Model]]] = {
 
 
 def look_closer(server: Server, model: Model) -> Model:
-    """Return the chosen model with all details. Ollama only gives them for one model at a time."""
-    if server.kind != "Ollama":
+    """Return the chosen model with all details, which Ollama and llama.cpp's router give for one model at a time."""
+    is_router = server.kind == "llama.cpp" and bool(model.state)
+    if server.kind != "Ollama" and not is_router:
         return model
-    key = os.environ.get(server.key_variable, "").strip() or None
+    key = os.environ.get(server.key_variable, "").strip()
+    # Without the parameter, the question would load the model.
+    question = "" if model.loaded else "&autoload=false"
+    path = f"/props?model={quote(model.name, safe='')}{question}" if is_router else "/api/show"
     try:
-        reply = ask(server.address, "/api/show", key, {"model": model.name}, NAMED_SECONDS)
+        reply = ask(at(server.address, path), key, None if is_router else {"model": model.name}, NAMED_SECONDS)
     except UnreachableError:
         return model
+    if is_router:
+        known = _props_of(reply)
+        return replace(
+            model,
+            window=model.window or known.window,
+            sees=known.sees,
+            calls_tools=known.calls_tools,
+            thinks=known.thinks,
+        )
     # The key is ``<architecture>.context_length``.
     lengths = (
         _number(value) for name, value in _object(reply.part("model_info")).items() if name.endswith(".context_length")
@@ -398,6 +481,14 @@ def smaller_model(server: Server, model: Model) -> Model | None:
 
 
 # -- what a foreign server sends may have any type ---------------------------------------------------------------------
+
+
+def _name(entry: Mapping[str, object]) -> str:
+    return _text(entry.get("id")) or _text(entry.get("name"))
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _entries(value: object) -> list[dict[str, object]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from Middleware.llmapis.addresses import MODELS, compose
 from Middleware.utilities.command_lines import in_project_container
 
 LOOPBACK = "127.0.0.1"
@@ -33,14 +34,12 @@ template of its model by itself."""
 OPENAI_API = "Open-AI-API"
 OTHER_KIND = "OpenAI-compatible"
 
-# Users copy addresses from documentation, with the path of one of a server's APIs.
 # Billions (or millions) of parameters, as names have them: qwen3:1.7b, Mistral-7B. Of 30b-a3b the first number counts.
 _SIZE = re.compile(r"(?<![\w.])(\d{1,4}(?:\.\d{1,3})?)\s*([bm])(?![a-z0-9])", re.IGNORECASE)
 # Trained for one purpose, these follow other instructions badly.
 _SPECIAL = re.compile("code|math|guard", re.IGNORECASE)
 # Below the first, models seldom keep to a format; above the second, small jobs hardly get better. In billions.
 SMALLEST_WORKER, USUAL_WORKER = 1.0, 4.0
-_PATHS = re.compile(r"/+(v1(/models|/chat/completions|/completions)?|api/(tags|chat|generate))/*$")
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,9 @@ class Model:
         loaded: it is in memory already, and answers without a wait.
         sees, calls_tools, thinks: whether it accepts images, uses tools, reasons before it answers.
         detail: a few words for the user, such as its size.
-        chats: False if the server says that it is for something else, such as embeddings.
+        chats: whether it is to chat with, as the server says.
+        state: ``loaded``, ``unloaded`` and the like, where the server loads a model at its first call.
+        failed: why the server could not load it; such a model is not offered.
     """
 
     name: str
@@ -62,7 +63,9 @@ class Model:
     calls_tools: bool | None = None
     thinks: bool | None = None
     detail: str = ""
-    chats: bool = True
+    chats: bool | None = None
+    state: str = ""
+    failed: str = ""
 
     @property
     def size(self) -> float | None:
@@ -82,6 +85,9 @@ class Server:
         others: the number of models for something else, such as embeddings.
         key_variable: the environment variable whose content opened it; empty if it asks for no key.
         places: how many calls it runs side by side; 0 if that is not known.
+        api_path: what stands between a path in the address and that of a call; None if it follows from the address.
+        failed: the models that it could not load.
+        is_guess: no model is one to chat with by its name, so that ``models`` are all of them.
     """
 
     address: str
@@ -90,6 +96,14 @@ class Server:
     others: int = 0
     key_variable: str = ""
     places: int = 0
+    api_path: str | None = None
+    failed: tuple[Model, ...] = ()
+    is_guess: bool = False
+
+    @property
+    def endpoint(self) -> str:
+        """The address for endpoint files."""
+        return at(self.address, self.api_path or "")
 
     @property
     def api_type(self) -> str:
@@ -145,6 +159,14 @@ def normal_address(text: str) -> str:
         raise ValueError("it does not begin with http:// or https://")
     if parts.username is not None or parts.password is not None:
         raise ValueError("names and passwords have no place in it")
-    path = _PATHS.sub("", parts.path.rstrip("/") or "")
     shown = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme.lower()}://{shown}" + (f":{port}" if port else "") + path
+    server = f"{parts.scheme.lower()}://{shown}" + (f":{port}" if port else "")
+    # The path of one of its calls is left out, and the root, which most servers have.
+    path = compose(server + parts.path, MODELS).path.removesuffix("/v1")
+    return server + path + (f"?{parts.query}" if parts.query else "")
+
+
+def at(address: str, path: str) -> str:
+    """Return the URL of a path below an address, whose query stays at the end."""
+    base, mark, query = address.partition("?")
+    return base + path + (mark.replace("?", "&") if "?" in path else mark) + query

@@ -49,6 +49,32 @@ def llama_cpp(name: str = "/models/qwen3-8b.gguf", window: int = 4096, **props: 
     }
 
 
+def llama_router(*entries: dict[str, Any], window: int = 5120) -> Routes:
+    """llama.cpp's server with several models; ``entries`` are those of its list, with ``status``."""
+    return {
+        "/v1/models": {
+            "object": "list",
+            "data": [{"object": "model", "owned_by": "llamacpp", **one} for one in entries],
+        },
+        "/props": {
+            "role": "router",
+            "default_generation_settings": {"params": {}, "n_ctx": 0},
+            "model_alias": "llama-server",
+            "model_path": "none",
+        },
+        **{
+            f"/props?model={one['id']}{more}": {
+                "default_generation_settings": {"n_ctx": window},
+                "total_slots": 4,
+                "modalities": {"vision": True},
+                "chat_template_caps": {"supports_tools": True},
+            }
+            for one in entries
+            for more in ("", "&autoload=false")
+        },
+    }
+
+
 def koboldcpp(name: str = "koboldcpp/Mistral-Nemo", window: int = 8192) -> Routes:
     """It plays an Ollama and an OpenAI server, too."""
     return {

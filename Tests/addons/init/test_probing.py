@@ -8,11 +8,12 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from urllib3.exceptions import ConnectTimeoutError
 
-from Middleware.addons.init.probing import KEY_VARIABLE, UnreachableError, ask, probe, probe_all
+from Middleware.addons.init.probing import KEY_VARIABLE, UnreachableError, ask, look_closer, probe, probe_all
 from Middleware.addons.init.servers import Model, NoServer, Server, normal_address
 from Tests.addons.init import llm_servers
 from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
@@ -66,7 +67,8 @@ def test_koboldcpp_although_it_plays_ollama() -> None:
 def test_lm_studio() -> None:
     kind, models = kind_and_models(llm_servers.lm_studio())
     assert kind == "LM Studio"
-    assert models == (Model("qwen3-14b", 32768, True, sees=False, calls_tools=True), Model("gemma-3-4b", sees=True))
+    loaded = Model("qwen3-14b", 32768, True, sees=False, calls_tools=True, chats=True, state="loaded")
+    assert models == (loaded, Model("gemma-3-4b", sees=True, chats=True, state="not-loaded"))
 
 
 def test_vllm() -> None:
@@ -108,11 +110,167 @@ def test_wilmer_is_never_offered() -> None:
         ("gpt-4o-transcribe", True),
         ("gpt-4o", False),
         ("butts-7b", False),
+        ("gpt-image-1", True),
+        ("models/imagen-4.0-generate-001", True),
+        ("stable-diffusion-3.5", True),
+        ("SDXL-turbo", True),
+        ("gpt-realtime-mini", True),
+        ("gpt-audio", True),
+        ("sora-2-pro", True),
+        ("models/veo-3.0-fast", True),
+        ("black-forest-labs/FLUX.1-dev", True),
+        ("flux_schnell", True),
+        ("qwen3-asr-flash", True),
+        ("mistral-ocr-latest", True),
+        ("parakeet-speech", True),
+        ("llama-guard-4-12b", True),
+        ("openai/*", True),
+        ("*", True),
+        ("soraya-7b", False),
+        ("laser-ocracoke", False),
+        ("gemini-2.5-flash", False),
     ],
 )
 def test_names_of_models_that_do_not_chat(name: str, other: bool) -> None:
-    _, models = kind_and_models({"/v1/models": llm_servers.openai_list(name)})
-    assert (models == ()) is other
+    for entries in (
+        {"data": [{"id": name}, {"id": "chat"}]},
+        [{"id": name}, {"id": "chat"}],
+        {"models": [{"name": name}, {"name": "chat"}]},
+    ):
+        _, models = kind_and_models({"/v1/models": entries})
+        assert [model.name for model in models] == (["chat"] if other else [name, "chat"])
+
+
+@table(
+    "facts, chats",
+    [
+        ({"type": "chat"}, True),
+        ({"type": "LLM"}, True),
+        ({"type": "language"}, True),
+        ({"type": "image"}, False),
+        ({"type": "embeddings"}, False),
+        ({"type": "rerank"}, False),
+        ({"type": "moderation"}, False),
+        ({"type": "model"}, None),
+        ({"type": 3}, None),
+        ({"capabilities": {"completion_chat": True, "vision": False}}, True),
+        ({"capabilities": {"completion_chat": False, "ocr": True}}, False),
+        ({"capabilities": {"completion_chat": False}}, False),
+        ({"capabilities": {"vision": True}}, None),
+        ({"capabilities": ["completion", "tools"]}, True),
+        ({"capabilities": ["embedding"]}, False),
+        ({"capabilities": ["vision"]}, None),
+        ({"capabilities": "chat"}, None),
+        ({"architecture": {"output_modalities": ["image", "text"]}}, True),
+        ({"architecture": {"output_modalities": ["image"]}}, False),
+        ({"architecture": {"output_modalities": []}}, False),
+        ({"architecture": {"modality": "text->text"}}, None),
+        ({"architecture": {"output_modalities": ["audio"]}, "type": "chat"}, False),
+    ],
+)
+def test_what_a_server_says_of_a_model_decides(facts: dict[str, Any], chats: bool | None) -> None:
+    """The name decides only where the server says nothing."""
+    for name, by_name in (("some-model", True), ("tts-model", False)):
+        _, models = kind_and_models({"/v1/models": {"data": [{"id": name, **facts}, {"id": "chat"}]}})
+        assert (name in [model.name for model in models]) is (by_name if chats is None else chats)
+
+
+def test_a_list_without_a_name_of_a_chat_model_is_offered_whole() -> None:
+    names = ("gpt-image-1", "tts-1", "openai/*")
+    result = found({"/v1/models": llm_servers.openai_list(*names)})
+    assert isinstance(result, Server) and result.is_guess
+    assert [model.name for model in result.models] == [*names] and result.others == 0
+    # What the server itself says is not a guess.
+    result = found({"/v1/models": {"data": [{"id": "a", "type": "embedding"}, {"id": "b", "type": "image"}]}})
+    assert isinstance(result, Server) and (result.models, result.others, result.is_guess) == ((), 2, False)
+
+
+# -- llama.cpp's router ------------------------------------------------------------------------------------------------
+
+
+@table(
+    "args, window",
+    [
+        (["llama-server", "-c", "6144", "--port", "0"], 6144),
+        (["llama-server", "-ctx", "6144"], 6144),
+        (["--ctx-size", "6144", "-ngl", "99"], 6144),
+        (["-c", 6144], 6144),
+        (["--ctx-size=6144"], 6144),
+        (["-c", "2048", "--ctx-size", "6144"], 6144),
+        (["-c", "0"], None),
+        (["--ctx-size", "auto"], None),
+        (["--ctx-size"], None),
+        (["-cb", "6144"], None),
+        ([], None),
+        (None, None),
+        ("-c 6144", None),
+    ],
+)
+def test_the_window_of_a_model_of_a_router(args: object, window: int | None) -> None:
+    routes = llm_servers.llama_router({"id": "m", "status": {"value": "loaded", "args": args}})
+    _, (model,) = kind_and_models(routes)
+    assert (model.window, model.loaded) == (window, True)
+
+
+def test_a_router_offers_what_can_be_loaded_and_the_loaded_one_first() -> None:
+    routes = llm_servers.llama_router(
+        {"id": "a", "status": {"value": "unloaded", "args": ["-c", "8192"]}},
+        {"id": "b", "status": {"value": "unloaded", "args": [], "failed": True, "exit_code": 1}},
+        {"id": "c", "status": {"value": "loading", "args": []}},
+        {"id": "d", "status": {"value": "loaded", "args": []}},
+        {"id": "embed", "status": {"value": "unloaded", "args": []}},
+    )
+    with llm_servers.serving(routes) as backend:
+        result = probe(backend.url)
+        assert isinstance(result, Server) and result.kind == "llama.cpp"
+        assert [model.name for model in result.models] == ["d", "a", "c"] and result.others == 1
+        assert [(model.name, model.failed) for model in result.failed] == [("b", "exit code 1")]
+        backend.requests.clear()
+        # The window that is not among the words is asked for, without loading a model for it.
+        loaded, unloaded, loading = (look_closer(result, model) for model in result.models)
+        assert [request.path for request in backend.requests] == [
+            "/props?model=d",
+            "/props?model=a&autoload=false",
+            "/props?model=c&autoload=false",
+        ]
+    assert (loaded.window, loaded.sees, loaded.calls_tools) == (5120, True, True)
+    assert (unloaded.window, loading.window) == (8192, 5120)
+
+
+# -- paths -------------------------------------------------------------------------------------------------------------
+
+
+@table(
+    "path, list_, endpoint, api_path",
+    [
+        ("", "/v1/models", "", None),
+        ("/v1", "/v1/models", "", None),
+        ("/v1/chat/completions", "/v1/models", "", None),
+        ("/v1beta/openai", "/v1beta/openai/models", "/v1beta/openai", None),
+        ("/v1beta/openai/chat/completions", "/v1beta/openai/models", "/v1beta/openai", None),
+        ("/api/paas/v4/", "/api/paas/v4/models", "/api/paas/v4", None),
+        ("/api/v3", "/api/v3/v1/models", "/api/v3/v1", "/v1"),
+        ("/openai/v1", "/openai/v1/models", "/openai/v1", "/v1"),
+        ("/api", "/api/v1/models", "/api/v1", "/v1"),
+        ("/inference", "/inference/models", "/inference", ""),
+        ("/openai/v1?api-version=preview", "/openai/v1/models", "/openai/v1?api-version=preview", "/v1"),
+    ],
+)
+def test_a_path_is_kept(path: str, list_: str, endpoint: str, api_path: str | None) -> None:
+    query = "?" + path.partition("?")[2] if "?" in path else ""
+    with llm_servers.serving({list_ + query: llm_servers.openai_list("m")}) as backend:
+        result = probe(normal_address(backend.url + path), named=True)
+        assert isinstance(result, Server), result
+        assert (result.endpoint, result.api_path) == (backend.url + endpoint, api_path)
+
+
+def test_azure_gets_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, "sesame")
+    with llm_servers.serving(
+        {"/openai/v1/models?api-version=preview": llm_servers.openai_list("m")}, key="sesame"
+    ) as backend:
+        assert isinstance(probe(f"{backend.url}/openai?api-version=preview", named=True), Server)
+        assert {request.headers.get("api-key") for request in backend.requests} == {None, "sesame"}
 
 
 # -- strange answers ---------------------------------------------------------------------------------------------------
@@ -213,7 +371,7 @@ def dripping() -> Iterator[str]:
 def test_a_head_that_drips_holds_nobody_up(dripping: str) -> None:
     started = time.monotonic()
     with pytest.raises(UnreachableError, match=r"did not answer within 0\.5 s"):
-        ask(dripping, "/api/show", body={"model": "m"}, seconds=0.5)
+        ask(f"{dripping}/api/show", body={"model": "m"}, seconds=0.5)
     assert time.monotonic() - started < 10
 
 
@@ -433,6 +591,11 @@ def test_no_key_is_sent_to_who_was_not_named_or_asks_for_none(monkeypatch: pytes
         ("https://openrouter.ai/api/v1", "https://openrouter.ai/api"),
         ("http://[::1]:8080/v1/", "http://[::1]:8080"),
         ("HTTP://Host:80", "http://host:80"),
+        ("http://h/v1#chat", "http://h"),
+        ("http://h/v1beta/openai/", "http://h/v1beta/openai"),
+        ("http://h/api/paas/v4/chat/completions", "http://h/api/paas/v4"),
+        ("http://h/openai/deployments/x?api-version=1", "http://h/openai/deployments/x?api-version=1"),
+        ("http://h/v1/messages", "http://h"),
     ],
 )
 def test_addresses_as_people_type_them(typed: str, meant: str) -> None:
