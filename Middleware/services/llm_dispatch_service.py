@@ -14,6 +14,7 @@ from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.llmapis.handlers.base.alternate_roles import alternating_turns
 from Middleware.models.messages import Message
 from Middleware.models.node_context import NodeContext
+from Middleware.models.process import process
 from Middleware.models.request_context import first_logged, report
 from Middleware.services.llm_calls import message_selection as selection
 from Middleware.services.llm_calls.answer_shape import AnswerShape, chosen, chosen_before, key_of, names_choice
@@ -24,6 +25,7 @@ from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.node import NODE
+from Middleware.utilities.once import Once
 from Middleware.utilities.prompt_extraction_utils import (
     ContextClamp,
     block_size,
@@ -36,6 +38,11 @@ from Middleware.utilities.prompt_extraction_utils import (
 from Middleware.utilities.text_utils import estimate_message, rough_estimate_token_length
 
 logger = logging.getLogger(__name__)
+
+
+def _noted_schemas() -> Once[tuple[str, str]]:
+    """Return the users and fields of which it was logged that a schema is not passed on, until the process ends."""
+    return Once()
 
 
 class LLMDispatchService:
@@ -308,9 +315,11 @@ class _Call:
         return context.is_responder and (context.run is None or context.run.non_responder is None)
 
     def _note_schema(self) -> None:
-        """Log, once per request, that the client's request for JSON is not passed on, and which node could do it."""
+        """Log, once per user, that the client's request for JSON is not passed on, and which node could do it."""
         field = self.context.request.schema_field
-        if field and self.shape.schema is None and self._answers and first_logged("a schema that is not passed on"):
+        if not field or self.shape.schema is not None or not self._answers:
+            return
+        if process().one(_noted_schemas).first((config_utils.get_current_username(), field)):
             logger.info(
                 "Node '%s': the client asks for JSON ('%s'), which is not passed on to the LLM; "
                 "'structuredOutputFile' of this node can hold its answers to a schema.",

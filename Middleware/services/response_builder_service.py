@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -17,7 +16,9 @@ from typing import TypedDict
 
 from Middleware.common import instance_global_variables as globals_
 from Middleware.common.constants import OLLAMA_VERSION
+from Middleware.llmapis.finish_reasons import with_calls
 from Middleware.models.messages import ToolCall, Usage
+from Middleware.models.request_context import new_request_id
 from Middleware.utilities import config_utils
 from Middleware.utilities.answers.tool_calls import arguments_object, new_call_id, read_fragment
 from Middleware.utilities.json_data import compact_json
@@ -147,21 +148,24 @@ class ResponseBuilderService:
         usage: Usage | None = None,
         reasoning: str = "",
         fingerprint: str = "",
+        request_id: str = "",
+        legacy: bool = False,
     ) -> dict[str, object]:
+        """Return a chat completion. ``legacy``: its client knows functions, and no tools."""
         message: dict[str, object] = {"role": "assistant", "content": text}
         if reasoning:
             message["reasoning_content"] = reasoning
         if tool_calls:
             # OpenAI sends null, not an empty text, with tool calls.
             message["content"] = text or None
-            message["tool_calls"] = list(tool_calls)
+            message.update(_calls(tool_calls, legacy))
         choice = {
             "index": 0,
             "message": message,
             "logprobs": None,
-            "finish_reason": "tool_calls" if tool_calls else finish_reason or "stop",
+            "finish_reason": _chat_reason(with_calls(finish_reason, bool(tool_calls)) or "stop", legacy),
         }
-        return self._openai_body("chatcmpl", "chat.completion", choice, model, usage, fingerprint)
+        return self._openai_body("chatcmpl", "chat.completion", choice, model, usage, fingerprint, request_id)
 
     def build_openai_completion_response(
         self,
@@ -171,9 +175,10 @@ class ResponseBuilderService:
         finish_reason: str | None = None,
         usage: Usage | None = None,
         fingerprint: str = "",
+        request_id: str = "",
     ) -> dict[str, object]:
         choice = {"text": text, "index": 0, "logprobs": None, "finish_reason": _text_reason(finish_reason)}
-        return self._openai_body("cmpl", "text_completion", choice, model, usage, fingerprint)
+        return self._openai_body("cmpl", "text_completion", choice, model, usage, fingerprint, request_id)
 
     def build_openai_tool_call_response(self, model: str | None = None) -> dict[str, object]:
         """The answer that no tool is wanted, to a front-end that asks which of its tools to use."""
@@ -183,17 +188,24 @@ class ResponseBuilderService:
             "logprobs": None,
             "finish_reason": "tool_calls",
         }
-        return self._openai_body("chatcmpl-opnwui-tool", "chat.completion", choice, model, None, "")
+        return self._openai_body(
+            "chatcmpl-opnwui-tool", "chat.completion", choice, model, None, "", str(int(time.time()))
+        )
 
     @staticmethod
     def _openai_body(
-        prefix: str, kind: str, choice: dict[str, object], model: str | None, usage: Usage | None, fingerprint: str
+        prefix: str,
+        kind: str,
+        choice: dict[str, object],
+        model: str | None,
+        usage: Usage | None,
+        fingerprint: str,
+        request_id: str,
     ) -> dict[str, object]:
-        now = int(time.time())
         return {
-            "id": f"{prefix}-{now}",
+            "id": answer_id(prefix, request_id),
             "object": kind,
-            "created": now,
+            "created": int(time.time()),
             "model": current_model_name() if model is None else model,
             "system_fingerprint": fingerprint or FINGERPRINT,
             "choices": [choice],
@@ -212,6 +224,7 @@ class ResponseBuilderService:
         role: str | None = None,
         reasoning: str = "",
         fingerprint: str = "",
+        legacy: bool = False,
     ) -> dict[str, object]:
         delta: dict[str, object] = {"role": role} if role else {}
         if reasoning:
@@ -219,8 +232,9 @@ class ResponseBuilderService:
         if token:
             delta["content"] = token
         if tool_calls:
-            delta["tool_calls"] = list(tool_calls)
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+            delta.update(_calls(tool_calls, legacy))
+        reason = finish_reason and _chat_reason(finish_reason, legacy)
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
         return self._openai_chunk("chatcmpl", "chat.completion.chunk", choice, model, chunk_id, created, fingerprint)
 
     def build_openai_completion_chunk(
@@ -252,7 +266,7 @@ class ResponseBuilderService:
         fingerprint: str,
     ) -> dict[str, object]:
         return {
-            "id": chunk_id or f"{prefix}-{uuid.uuid4()}",
+            "id": chunk_id or answer_id(prefix),
             "object": kind,
             "created": created or int(time.time()),
             "model": current_model_name() if model is None else model,
@@ -358,12 +372,11 @@ class ResponseBuilderService:
         usage: Usage | None = None,
         counters: Counters | None = None,
     ) -> dict[str, object]:
-        now = int(time.time())
         chunk = self.build_ollama_generate_chunk(text, finish_reason or "stop", model=model)
         return {
-            "id": f"gen-{now}",
+            "id": answer_id("gen", request_id or ""),
             "object": "text_completion",
-            "created": now,
+            "created": int(time.time()),
             **chunk,
             "choices": [{"text": text, "index": 0, "logprobs": None, "finish_reason": _text_reason(finish_reason)}],
             "usage": dict(usage or {}),
@@ -475,6 +488,20 @@ def _arguments(value: object) -> dict[str, object]:
     if found is None:
         logger.warning("The arguments of a tool call are not a JSON object; they are left out.")
     return found or {}
+
+
+def answer_id(prefix: str, request_id: str = "") -> str:
+    """Return the id of an answer: the digits of its request's id."""
+    return f"{prefix}-{(request_id or new_request_id()).replace('-', '')}"
+
+
+def _calls(calls: ToolCalls, legacy: bool) -> dict[str, object]:
+    """Return the field of a message or delta that has the calls; clients with functions can read one call."""
+    return {"function_call": calls[0].get("function")} if legacy else {"tool_calls": list(calls)}
+
+
+def _chat_reason(finish_reason: str, legacy: bool) -> str:
+    return "function_call" if legacy and finish_reason == "tool_calls" else finish_reason
 
 
 def _identified(request_id: str | None) -> dict[str, str]:

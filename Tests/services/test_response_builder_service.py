@@ -20,6 +20,7 @@ from Middleware.utilities.text_utils import encode_text
 from Tests.tables import table
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+ID = re.compile(r"chatcmpl-[0-9a-f]{32}")
 builder = ResponseBuilderService()
 
 
@@ -42,7 +43,7 @@ def test_models() -> None:
 
 def test_chat_completion() -> None:
     body = builder.build_openai_chat_completion_response("Hi", model="ann", usage={"total_tokens": 1})
-    assert body["id"] == f"chatcmpl-{body['created']}"
+    assert ID.fullmatch(body["id"])
     del body["id"], body["created"]
     assert body == {
         "object": "chat.completion",
@@ -81,7 +82,7 @@ def test_tool_calls(text: str, content: str | None) -> None:
 )
 def test_chunk(token: str, calls: Any, delta: dict[str, Any]) -> None:
     chunk = builder.build_openai_chat_completion_chunk(token, "stop" if not token else None, calls, model="m")
-    assert chunk["id"].startswith("chatcmpl-") and len(chunk["id"]) == len("chatcmpl-") + 36
+    assert ID.fullmatch(chunk["id"])
     assert (chunk["object"], chunk["model"], chunk["system_fingerprint"]) == (
         "chat.completion.chunk",
         "m",

@@ -17,6 +17,7 @@ from Middleware.api.errors import describe_error, log_error, report_failure
 from Middleware.api.running.disconnect_watcher import CLIENT_LEFT
 from Middleware.api.running.running_requests import is_cut_off, running_requests
 from Middleware.exceptions import ClientError, EarlyTerminationException, ServerStoppingError
+from Middleware.llmapis.finish_reasons import with_calls
 from Middleware.models.messages import Chunk, Message, ToolCall, Usage, token_count
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities import config_utils
@@ -171,7 +172,7 @@ class StreamingAnswer:
         self._closed = self._run_ended = False
         self._body = self._render()
         self._texts: list[str] = []
-        self._finished = self._cancelled = False
+        self._finished = self._cancelled = self._has_calls = False
         # Rendered pieces that are held back until their batch is complete.
         self._pending: list[bytes] = []
 
@@ -290,8 +291,12 @@ class StreamingAnswer:
         if self._send_reasoning and chunk.get("reasoning"):
             self._add(renderer.reasoning(chunk["reasoning"]))
         finish, calls = chunk["finish_reason"], chunk.get("tool_calls")
+        self._has_calls = self._has_calls or bool(calls)
         if finish:
             self._raise_if_cut_off()
+            # The calls of a cancelled answer may be parts of calls.
+            if not self._request.cancel_scope.cancelled:
+                finish = with_calls(finish, self._has_calls)
         if calls:
             self._add(renderer.tool_calls(token, calls, finish))
             self._count(token)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from Middleware.api.answers.answer import FinishedAnswer
 from Middleware.api.answers.stream_renderers import SSE_TYPE, NumberedTemplate, Pauses, named_sse
 from Middleware.api.errors import Cause, PublicError
-from Middleware.api.requests.offered_tools import ClientTool
+from Middleware.api.requests.offered_tools import ClientTool, custom_input
 from Middleware.models.messages import ToolCall, Usage, cached_tokens, token_count
 from Middleware.models.responses import (
     CallItem,
@@ -186,7 +186,7 @@ class _Call(_Item):
         if self._tool.namespace:
             named["namespace"] = self._tool.namespace
         if kind == "custom":
-            return {**named, "input": "" if self.status == "in_progress" else _custom_input(text)}
+            return {**named, "input": "" if self.status == "in_progress" else custom_input(text)}
         return {**named, "arguments": text}
 
     def _call(self, kind: CallType) -> CallItem:
@@ -216,7 +216,7 @@ class _Call(_Item):
             return event("response.function_call_arguments.done", **self._where, name=self._tool.name, arguments=text)
         if self._tool.kind != "custom":
             return b""
-        given = _custom_input(text)
+        given = custom_input(text)
         return event("response.custom_tool_call_input.delta", **self._where, delta=given) + event(
             "response.custom_tool_call_input.done", **self._where, input=given
         )
@@ -467,12 +467,6 @@ def response_usage(usage: Usage) -> ResponseUsage:
         "output_tokens_details": {"reasoning_tokens": reasoning or 0},
         "total_tokens": usage["total_tokens"],
     }
-
-
-def _custom_input(text: str) -> str:
-    """Return the input of a custom tool from the arguments of its function, or these as they are."""
-    given = (arguments_object(text) or {}).get("input")
-    return given if isinstance(given, str) else text
 
 
 def _status_of_call(call: _Call) -> Status:

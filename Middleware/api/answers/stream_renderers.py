@@ -6,7 +6,6 @@ The constant parts of a chunk are serialised once per stream. For each token, on
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from json.encoder import encode_basestring
@@ -17,6 +16,7 @@ from Middleware.models.messages import ToolCall, Usage
 from Middleware.services.response_builder_service import (
     Counters,
     ResponseBuilderService,
+    answer_id,
     to_json,
 )
 from Middleware.utilities.answers.tool_calls import ToolCallAssembler, ToolCallNumbers
@@ -204,9 +204,12 @@ class _OpenAIStream(BaseStream):
 class OpenAIChatStream(_OpenAIStream):
     """A streamed chat completion. ``include_usage`` adds a closing chunk with token counts."""
 
-    def __init__(self, model: str, include_usage: bool = False) -> None:
+    # Whether the client knows functions, and no tools.
+    legacy = False
+
+    def __init__(self, model: str, include_usage: bool = False, request_id: str = "") -> None:
         super().__init__(model, include_usage)
-        self._id = f"chatcmpl-{uuid.uuid4()}"
+        self._id = answer_id("chatcmpl", request_id)
         self._role: str | None = "assistant"
         self._numbers = ToolCallNumbers()
 
@@ -230,6 +233,7 @@ class OpenAIChatStream(_OpenAIStream):
             created=self._created,
             role=role,
             fingerprint=self.fingerprint,
+            legacy=self.legacy,
             **delta,
         )
 
@@ -237,9 +241,9 @@ class OpenAIChatStream(_OpenAIStream):
 class OpenAICompletionStream(_OpenAIStream):
     """A streamed text completion, which has no fields for tool calls and reasoning."""
 
-    def __init__(self, model: str, include_usage: bool = False) -> None:
+    def __init__(self, model: str, include_usage: bool = False, request_id: str = "") -> None:
         super().__init__(model, include_usage)
-        self._id = f"cmpl-{uuid.uuid4()}"
+        self._id = answer_id("cmpl", request_id)
 
     def reasoning(self, token: str) -> bytes:
         return b""

@@ -13,11 +13,14 @@ from Middleware.api.requests.content import ContentReader, Fields, has_stray_ima
 from Middleware.exceptions import ClientError
 from Middleware.models.messages import Message, ToolCall
 from Middleware.utilities import config_utils
+from Middleware.utilities.answers.tool_calls import calls_among
 
 ROLE_PREFIXES = {"user": "User: ", "assistant": "Assistant: "}
-ROLE_NAMES = {"developer": "system"}
+# "function" is that of results from before there were tools.
+ROLE_NAMES = {"developer": "system", "function": "tool"}
 COPIED_KEYS = ("tool_call_id", "name")
 GENERATOR = "Assistant:"
+LEGACY_ID = "call_fn_"
 # A number as a content counts as its text on the chat routes.
 _READER = ContentReader(numbers=True)
 _SEGMENT = re.compile(r"\[Beg_(\w+)\](.*?)(?=\[Beg_\w+\]|\Z)", re.DOTALL)
@@ -42,7 +45,7 @@ def chat_messages(raw: object, *, empty_texts_left_out: bool = False) -> list[Me
             role = ROLE_NAMES.get(role, role)
             messages.append({"role": role, "content": prefixes.get(role, "") + content if prefixes else content})
         else:
-            made = _messages(sent, f"messages[{number}]", prefixes, empty_texts_left_out)
+            made = _messages(sent, number, prefixes, empty_texts_left_out)
             has_calls = has_calls or any("tool_calls" in message for message in made)
             has_strays = has_strays or has_stray_images(made)
             messages += made
@@ -101,14 +104,16 @@ def string_list(value: object) -> list[str]:
     return [entry for entry in value if isinstance(entry, str) and entry] if isinstance(value, list) else []
 
 
-def _messages(raw: Fields, path: str, prefixes: Mapping[str, str], empty_texts_left_out: bool) -> list[Message]:
+def _messages(raw: Fields, number: int, prefixes: Mapping[str, str], empty_texts_left_out: bool) -> list[Message]:
     """Return the message of a client; blocks of results, as Anthropic's clients send them, come before it."""
-    role = raw.get("role")
+    role, path = raw.get("role"), f"messages[{number}]"
     if not role or not isinstance(role, str):
         raise ClientError("Each message must have a 'role' field.")
+    legacy = raw.get("function_call") if role == "assistant" else None
     if (
         "content" not in raw
         and "tool_calls" not in raw
+        and not legacy
         and not (empty_texts_left_out and (role in ("assistant", "tool") or raw.get("images")))
     ):
         raise ClientError("Each message must have 'content' or 'tool_calls'.")
@@ -121,6 +126,8 @@ def _messages(raw: Fields, path: str, prefixes: Mapping[str, str], empty_texts_l
     message["content"] = prefixes.get(made[-1]["role"], "") + made[-1]["content"]
     if raw.get("tool_calls") is not None:
         message["tool_calls"] = _calls(raw["tool_calls"], content.calls)
+    if isinstance(legacy, Mapping) and not message.get("tool_calls"):
+        message["tool_calls"] = [_openai_call({"id": f"{LEGACY_ID}{number}", "type": "function", "function": legacy})]
     for key in COPIED_KEYS:
         if raw.get(key) is not None:
             message.setdefault(key, raw[key])
@@ -141,16 +148,30 @@ def _calls(given: object, blocks: Sequence[ToolCall]) -> object:
 
 
 def _openai_call(call: object) -> object:
-    """Return a tool call in OpenAI's form. In Ollama's, arguments are an object, and there is neither type nor id."""
-    if (
-        not isinstance(call, Mapping)
-        or not isinstance(function := call.get("function"), Mapping)
-        or not isinstance(function.get("arguments"), Mapping)
-    ):
+    """Return a tool call in OpenAI's form. In Ollama's, arguments are an object, and there is neither type nor id.
+
+    Calls of custom tools have an input in place of arguments, and those of the Responses API have both without nesting.
+    """
+    if not isinstance(call, Mapping):
+        return call
+    if not isinstance(function := call.get("function"), Mapping):
+        return _nested_call(call)
+    if not isinstance(function.get("arguments"), Mapping):
         return call
     arguments = json.dumps(function["arguments"], ensure_ascii=False)
     function = {key: value for key, value in function.items() if key != "index"}
     return {**call, "type": "function", "function": {**function, "arguments": arguments}}
+
+
+def _nested_call(call: Fields) -> Fields:
+    fields = custom if isinstance(custom := call.get("custom"), Mapping) else call
+    if not isinstance(name := fields.get("name"), str):
+        return call
+    is_custom = fields is not call or str(call.get("type")).startswith("custom")
+    given = {"input": fields.get("input") or ""} if is_custom else fields.get("arguments")
+    arguments = given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
+    call_id = call.get("call_id") or call.get("id")
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _link_tool_results(messages: list[Message]) -> None:
@@ -162,7 +183,8 @@ def _link_tool_results(messages: list[Message]) -> None:
     for position, message in enumerate(messages):
         calls = message.get("tool_calls")
         if message["role"] == "assistant" and isinstance(calls, list):
-            nameless, named = _WaitingCalls(), _WaitingCalls()
+            if not position or not _is_legacy(messages[position - 1]):
+                nameless, named = _WaitingCalls(), _WaitingCalls()
             known = frozenset(str(call["id"]) for call in calls if isinstance(call, dict) and call.get("id"))
             used = _result_ids(messages, position + 1) if known else known
             for number, call in enumerate(calls):
@@ -170,9 +192,9 @@ def _link_tool_results(messages: list[Message]) -> None:
                     continue
                 if not call.get("id"):
                     calls[number] = {**call, "id": f"call_{position}_{number}"}
-                    nameless.add(number, calls[number])
+                    nameless.add(calls[number])
                 elif str(call["id"]) not in used:
-                    named.add(number, call)
+                    named.add(call)
         elif message["role"] == "tool" and str(message.get("tool_call_id")) not in known:
             # Some clients send the id in the result only.
             waiting = nameless if nameless.calls or message.get("tool_call_id") else named
@@ -182,6 +204,12 @@ def _link_tool_results(messages: list[Message]) -> None:
                 call["id"] = message["tool_call_id"]
 
 
+def _is_legacy(message: Message) -> bool:
+    """Return whether a message has the only call that clients with functions can put into one."""
+    calls = calls_among(message.get("tool_calls"))
+    return len(calls) == 1 and str(calls[0].get("id")).startswith(LEGACY_ID)
+
+
 def _result_ids(messages: list[Message], start: int) -> frozenset[str]:
     """Return the ids of the results from ``start`` on, up to the next message with calls."""
     results = itertools.takewhile(lambda message: "tool_calls" not in message, itertools.islice(messages, start, None))
@@ -189,13 +217,15 @@ def _result_ids(messages: list[Message], start: int) -> frozenset[str]:
 
 
 class _WaitingCalls:
-    """The calls of one message that have no result yet. Each is found in constant time."""
+    """The calls of a turn that have no result yet. Each is found in constant time."""
 
     def __init__(self) -> None:
+        self._numbers = itertools.count()
         self.calls: OrderedDict[int, ToolCall] = OrderedDict()
         self._of_tool: dict[str, deque[int]] = {}
 
-    def add(self, number: int, call: ToolCall) -> None:
+    def add(self, call: ToolCall) -> None:
+        number = next(self._numbers)
         self.calls[number] = call
         name = call["function"].get("name")
         if isinstance(name, str):

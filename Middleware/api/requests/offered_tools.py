@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from Middleware.exceptions import ClientError
+from Middleware.utilities.answers.tool_calls import arguments_object, arguments_text
 from Middleware.utilities.text_utils import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -90,6 +91,12 @@ class OfferedTools:
                 f"{path}: the request offers no tool '{name[:100]}' that the LLM could call.{hint}", param=path
             )
         return {"type": "function", "function": {"name": name}}
+
+
+def custom_input(arguments: object) -> str:
+    """Return the input of a custom tool from the arguments of its function, or these as they are."""
+    given = (arguments_object(arguments) or {}).get("input")
+    return given if isinstance(given, str) else arguments_text(arguments)
 
 
 def log_not_offered(kinds: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from Middleware.api.handlers.base.base_api_handler import (
     stream_flag,
 )
 from Middleware.api.handlers.impl.embeddings_api_handler import endpoint_for
+from Middleware.api.requests.ignored_fields import look_at_fields
 from Middleware.api.requests.load_calls import is_load_call
 from Middleware.api.requests.messages import chat_messages, generate_messages
 from Middleware.common.constants import OLLAMA_CHAT, OLLAMA_GENERATE
@@ -58,6 +59,9 @@ class OllamaApiHandler(BaseApiHandler):
         if context.api_type == OLLAMA_GENERATE and body.get("model") in (None, ""):
             raise ClientError("The 'model' field is required.")
         super().identify(context, body)
+        if not is_load_call(http.environ, body):
+            look_at_fields(context.api_type, body)
+        context.schema_field = "format" if body.get("format") else ""
 
     # -- models --------------------------------------------------------------------------------------------------
     def tags(self) -> Response:

@@ -10,13 +10,20 @@ from flask import request as http
 from Middleware.api import api_helpers
 from Middleware.api.answers.answer import FinishedAnswer
 from Middleware.api.answers.stream_renderers import OpenAIChatStream, OpenAICompletionStream
+from Middleware.api.answers.translated_chat_stream import TranslatedChatStream
 from Middleware.api.dialects import Dialect, dialect_of
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, asks_for_json, json_response, stream_flag
-from Middleware.api.requests.messages import chat_messages, completion_messages
+from Middleware.api.requests.chat_tools import ChatTools
+from Middleware.api.requests.ignored_fields import look_at_fields
+from Middleware.api.requests.messages import chat_messages, completion_messages, with_user_options
+from Middleware.api.requests.responses_input import conversation, own_items, previous_response_id
 from Middleware.common.constants import OPENAI_CHAT, OPENAI_COMPLETION
 from Middleware.exceptions import ClientError
+from Middleware.models.messages import Message
 from Middleware.models.request_context import RequestContext
 from Middleware.services.response_builder_service import AnthropicModels, ResponseBuilderService
+from Middleware.services.response_store import Caller, get_response_store
+from Middleware.utilities import config_utils
 
 # Of Anthropic's list of models: the entries of a page, and the most that a client may ask for.
 PAGE = 20
@@ -40,9 +47,10 @@ class OpenAIApiHandler(BaseApiHandler):
                 app.add_url_rule(prefix + path, f"openai {prefix}{path}", view, methods=[method])
 
     def identify(self, context: RequestContext, body: dict[str, object]) -> None:
-        if context.api_type == OPENAI_CHAT and "messages" not in body:
+        if context.api_type == OPENAI_CHAT and "messages" not in body and body.get("input") is None:
             raise ClientError("The 'messages' field is required.")
         super().identify(context, body)
+        look_at_fields(context.api_type, body)
 
     # -- models --------------------------------------------------------------------------------------------------
     def models(self) -> Response:
@@ -70,9 +78,12 @@ class OpenAIApiHandler(BaseApiHandler):
         return self.serve(OPENAI_CHAT, self._chat)
 
     def _chat(self, context: RequestContext, body: dict[str, object]) -> Response:
-        if self.asks_for_tool_choice_only(body["messages"]):
+        if self.asks_for_tool_choice_only(body.get("messages")):
             return json_response(self.builder.build_openai_tool_call_response())
-        messages = chat_messages(body["messages"])
+        tools = ChatTools(body)
+        messages = _messages(context, body, tools)
+        functions, choice = tools.offer()
+        context.has_tools = bool(functions)
         context.schema_field = "response_format" if asks_for_json(body.get("response_format")) else ""
         context.stream = stream_flag(body, default=False)
         model = api_helpers.get_model_name()
@@ -80,22 +91,22 @@ class OpenAIApiHandler(BaseApiHandler):
         def whole(answer: FinishedAnswer) -> dict[str, object]:
             return self.builder.build_openai_chat_completion_response(
                 answer.text,
-                answer.tool_calls,
+                tools.client_calls(answer.tool_calls or ()),
                 model=model,
                 finish_reason=answer.finish_reason,
                 usage=answer.usage,
                 reasoning=answer.reasoning,
                 fingerprint=answer.fingerprint,
+                request_id=context.request_id,
+                legacy=tools.legacy,
             )
 
-        return self.run(
-            context,
-            messages,
-            lambda: OpenAIChatStream(model, _wants_usage(body)),
-            whole,
-            body.get("tools"),
-            body.get("tool_choice"),
-        )
+        def renderer() -> OpenAIChatStream:
+            if tools.translated or tools.legacy:
+                return TranslatedChatStream(model, _wants_usage(body), context.request_id, tools)
+            return OpenAIChatStream(model, _wants_usage(body), context.request_id)
+
+        return self.run(context, messages, renderer, whole, functions, choice)
 
     def completions(self) -> Response:
         return self.serve(OPENAI_COMPLETION, self._completion)
@@ -112,9 +123,24 @@ class OpenAIApiHandler(BaseApiHandler):
                 finish_reason=answer.finish_reason,
                 usage=answer.usage,
                 fingerprint=answer.fingerprint,
+                request_id=context.request_id,
             )
 
-        return self.run(context, messages, lambda: OpenAICompletionStream(model, _wants_usage(body)), whole)
+        return self.run(
+            context, messages, lambda: OpenAICompletionStream(model, _wants_usage(body), context.request_id), whole
+        )
+
+
+def _messages(context: RequestContext, body: dict[str, object], tools: ChatTools) -> list[Message]:
+    """Return the messages of a chat request. Some clients send the items of the Responses API in their place.
+
+    ``tools``: also gets the tools that items bring.
+    """
+    if body.get("messages") is not None or body.get("input") is None:
+        return chat_messages(body.get("messages"))
+    caller = Caller.of((config_utils.get_current_username(),), context.api_key)
+    talk = get_response_store().conversation(caller, previous_response_id(body), own_items(body))
+    return with_user_options(conversation(body.get("instructions"), talk.history, talk.items, tools))
 
 
 def _page(ids: Sequence[str]) -> tuple[Sequence[str], bool]:

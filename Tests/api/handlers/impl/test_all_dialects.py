@@ -236,7 +236,7 @@ def test_unknown_user(lab: ApiLab, front: Front) -> None:
             "raw": True,
             "template": "t",
             "context": [1],
-            "suffix": "s",
+            "suffix": " ",
             "images": [],
         },
         {"tools": [], "options": {}, "format": "", "images": [], "logprobs": None, "seed": None},

@@ -12,7 +12,10 @@ import pytest
 from Middleware.api.answers.responses_answer import ResponsesAnswer
 from Middleware.api.answers.stream_renderers import Pauses
 from Middleware.llmapis import transport
+from Middleware.models.process import process
+from Middleware.services.llm_dispatch_service import _noted_schemas
 from Middleware.services.response_store import get_response_store
+from Middleware.utilities.once import Once
 from Tests.api.api_lab import CHAT, Answer, ApiLab, settled
 from Tests.api.responses_stream import Heard, heard
 from Tests.backend_dialects import Answer as BackendAnswer
@@ -223,12 +226,14 @@ def test_a_schema_of_the_client_is_not_passed_on(
     lab: ApiLab, caplog: pytest.LogCaptureFixture, path: str, field: str, body: dict[str, Any]
 ) -> None:
     caplog.set_level("INFO")
+    process().put(_noted_schemas, Once())
     lab.default([llm("first"), llm("", title="Speaker", returnToUser=True), llm("after")])
     assert lab.post(body, path).status == 200 and settled()
     assert sent(lab).keys() == {"model", "messages", "max_tokens", "stream"}
     (told,) = [record.message for record in caplog.records if "structuredOutputFile" in record.message]
     assert "'Speaker'" in told and f"'{field}'" in told
     caplog.clear()
+    lab.post(body, path)
     lab.post({**body, "text": {}, "response_format": {"type": "text"}}, path)
     assert "structuredOutputFile" not in caplog.text
 
