@@ -20,7 +20,7 @@ from Middleware.llmapis import api_types
 from Middleware.llmapis.backend_errors import sentence
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.handlers.base.alternate_roles import alternating_turns
-from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
+from Middleware.llmapis.handlers.base.base_chat_completions_handler import says_nothing, text_of
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.messages import Chunk, Message
@@ -247,7 +247,7 @@ def _flattened(call: Prompt, endpoint: Mapping[str, object]) -> Prompt:
     continued = bool(messages) and messages[-1].get("role") == "assistant"
     if ENDPOINT.flag(endpoint, "addGenerationPrompt") and not continued:
         prompt = templates.add_generation_prompt(prompt, template)
-    return dataclasses.replace(call, prompt=prompt, system_prompt=system)
+    return dataclasses.replace(call, prompt=prompt, system_prompt=system, textless=says_nothing(messages))
 
 
 def _as_messages(call: Prompt) -> Prompt:

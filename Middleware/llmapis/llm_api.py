@@ -8,7 +8,13 @@ import inspect
 import logging
 from collections.abc import Generator, Iterator, Mapping, Sequence
 
-from Middleware.exceptions import ConfigurationError, EarlyTerminationException, FailoverError, GateTimeoutError
+from Middleware.exceptions import (
+    ClientError,
+    ConfigurationError,
+    EarlyTerminationException,
+    FailoverError,
+    GateTimeoutError,
+)
 from Middleware.llmapis import api_types, failover
 from Middleware.llmapis.backend_errors import public_text
 from Middleware.llmapis.call_queue import Turn
@@ -124,13 +130,16 @@ class LlmApiService:
         tool_choice: object = None,
         structured_output_schema: Mapping[str, object] | None = None,
         answer_choices: Sequence[str] = (),
+        conversation_of: str = "",
+        textless: bool = False,
     ) -> Answer | Generator[Chunk, None, None]:
         """Call the LLM.
 
         Returns the uncleaned text, or ``{"content", "tool_calls", "finish_reason"}`` for an answer with tool calls;
         a streaming service returns a generator of chunks that sends the request at its first ``next``. A cancelled call
         returns ``""`` or a generator that ends. ``request_id`` is used for the log only. Raises BackendError; with a
-        backup only if that fails too, or if the first endpoint's answer had begun.
+        backup only if that fails too, or if the first endpoint's answer had begun. With ``conversation_of`` and
+        ``textless``, which are those of ``Prompt``, raises ClientError if an endpoint would get nothing to answer.
         """
         if conversation is not None and not llm_takes_images:
             conversation = [without_images(message) if "images" in message else message for message in conversation]
@@ -144,6 +153,8 @@ class LlmApiService:
             structured_output_schema,
             answer_choices,
             watch,
+            conversation_of=conversation_of,
+            textless=textless,
         )
         logger.debug(
             "Request %s calls endpoint '%s'%s", request_id, self.endpoint_name, " (streaming)" if self.streaming else ""
@@ -368,6 +379,9 @@ class LlmApiService:
             )
             sent = failover.prompt_for_backup(call, backup._file, state.templated)
         except (ConfigurationError, FailoverError) as problem:
+            # The server has not failed: it was not asked, as the conversation has nothing for it.
+            if isinstance(error, ClientError):
+                raise error from problem
             raise failover.backup_unusable(self.endpoint_name, self._backup_name, error, problem) from error
         logger.warning(
             "Endpoint '%s' failed; its backup '%s' is used. %s",

@@ -12,6 +12,7 @@ from typing import Any
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.llmapis.handlers.base.alternate_roles import alternating_turns
+from Middleware.llmapis.handlers.base.base_chat_completions_handler import says_nothing
 from Middleware.models.messages import Message
 from Middleware.models.node_context import NodeContext
 from Middleware.models.process import process
@@ -35,7 +36,7 @@ from Middleware.utilities.prompt_extraction_utils import (
     from_block,
     leading_systems,
 )
-from Middleware.utilities.text_utils import estimate_message, rough_estimate_token_length
+from Middleware.utilities.text_utils import estimate_message, message_text, restore_braces, rough_estimate_token_length
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +94,7 @@ class _Call:
             context.llm_handler = self.handler = without_streaming(handler, context.request.cancel_scope)
         self.authored = bool(NODE.value(self.node, "prompt"))
         self.exchange: list[Message] = []
+        self.textless = False
         self._find_tool_exchange()
         self.system_prompt = self._substituted("systemPrompt")
         if self.shape.demand is not None:
@@ -119,6 +121,8 @@ class _Call:
             tools=shape.tools,
             tool_choice=shape.tool_choice,
             structured_output_schema=shape.schema,
+            conversation_of="" if self.authored else self.context.node_name,
+            textless=self.textless,
         )
         if shape.choices:
             return self._choice(call, arguments)
@@ -194,7 +198,7 @@ class _Call:
             conversation += [*self.parts.examples, user, *self.exchange]
             self._warn_if_too_large(self.prompt)
         else:
-            conversation += self._chat_window()
+            conversation += self._without_repeated_systems(self._chat_window())
             conversation = selection.with_user_message(conversation, self.messages)
             conversation = selection.limit_images(conversation, self.max_images)
             if self.parts is not NO_PARTS:
@@ -217,6 +221,7 @@ class _Call:
                 system, messages = alternating_turns(system, messages, template)
                 continued = bool(messages) and messages[-1].get("role") == "assistant"
             prompt = templates.flatten_messages(messages, template)
+            self.textless = says_nothing([{"content": self.system_prompt}, *messages])
         if NODE.flag(self.node, "addUserTurnTemplate"):
             prompt = templates.wrap_user_turn(prompt, template)
         if NODE.flag(self.node, "addOpenEndedAssistantTurnTemplate"):
@@ -251,6 +256,13 @@ class _Call:
             chosen = chosen[places[start + dropped] :]
         block = from_block(chosen, self.messages, size)
         return window if len(block) == len(chosen) else self._arrange_assistants(block)
+
+    def _without_repeated_systems(self, window: list[Message]) -> list[Message]:
+        """Return a conversation of system messages only without those that the node's system prompt contains."""
+        if leading_systems(window) < len(window):
+            return window
+        prompt = restore_braces(self.system_prompt)
+        return [message for message in window if restore_braces(message_text(message)) not in prompt]
 
     def _completion_window(self) -> list[Message]:
         window = self._within_window(self._completion_messages())

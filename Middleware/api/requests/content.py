@@ -18,6 +18,7 @@ from typing import cast
 from urllib.parse import unquote_to_bytes
 
 from Middleware.exceptions import ClientError
+from Middleware.llmapis.handlers.base.image_sources import image_url
 from Middleware.models.messages import Message, ToolCall, without_images
 
 Fields = Mapping[str, object]
@@ -194,7 +195,7 @@ class ContentReader:
 
     # -- images and files ----------------------------------------------------------------------------------------
     def _image(self, part: Fields, path: str) -> str:
-        """Return an image as a data URL, as base64, or as the address that the client has sent."""
+        """Return an image as a data URL, or as the address that the client has sent."""
         for member in _IMAGE_MEMBERS:
             if found := _image_in(part.get(member), _media(part), member):
                 return found
@@ -341,9 +342,10 @@ def _image_in(value: object, media: str, member: str) -> str:
         return next((found for key in ("url", "data") if (found := _image_in(value.get(key), media, "url"))), "")
     if not isinstance(value, str) or not value.strip():
         return ""
-    # Base64 without a type stays as it is, since back-ends find the type in the data.
-    is_bare = member in ("image", "data") and media and not _ADDRESS.match(value)
-    return f"data:{media};base64,{value}" if is_bare else value
+    if member not in ("image", "data") or _ADDRESS.match(value):
+        return value
+    # Base64 that the client gives no type for may show its own.
+    return (not media and image_url(value)) or f"data:{media or 'image/png'};base64,{value}"
 
 
 def _names(fields: Fields) -> Iterator[str]:

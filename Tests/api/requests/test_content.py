@@ -19,6 +19,7 @@ from Tests.tables import table
 
 PNG = "data:image/png;base64,QUJD"
 LINK = "http://h/x.png"
+JPEG = base64.b64encode(b"\xff\xd8\xff" + b"x" * 99).decode()
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +91,8 @@ USE = part("tool_use", id="c1", name="f", input={})
         (part("image", image="QUJD", mimeType="image/gif"), "", ["data:image/gif;base64,QUJD"]),
         (part("image", image="QUJD", mime_type="image/gif"), "", ["data:image/gif;base64,QUJD"]),
         (part("image", data="QUJD", mimeType="image/png"), "", [PNG]),
-        (part("image", data="QUJD"), "", ["QUJD"]),
+        (part("image", data="QUJD"), "", [PNG]),
+        (part("image", data=JPEG), "", [f"data:image/jpeg;base64,{JPEG}"]),
         # Not reported: one member in the place of another, and the form of Hugging Face's templates.
         (part("image", image_url={"url": LINK}), "", [LINK]),
         (part("image", url=LINK), "", [LINK]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from Middleware.llmapis.api_types import injected_text
@@ -11,6 +11,9 @@ from Middleware.llmapis.handlers.base.alternate_roles import alternate_roles
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, BaseLlmApiHandler, Block, Prompt
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.text_utils import SENTINEL_CHARACTER, restore_braces
+
+# What the user's settings put in front of messages does not count as a text.
+NO_TEXTS = ("", "User:", "Assistant:")
 
 
 class BaseChatCompletionsHandler(BaseLlmApiHandler):
@@ -33,6 +36,16 @@ class BaseChatCompletionsHandler(BaseLlmApiHandler):
         if self.takes_schema:
             self.add_schema(body, prompt)
         return body
+
+    def has_content(self, prompt: Prompt, payload: Mapping[str, object]) -> bool:
+        messages = cast(Sequence[BackendMessage], payload["messages"])
+        if not (prompt.textless or says_nothing(messages)):
+            return True
+        contents = [message.get("content") for message in messages]
+        blocks = [block for content in contents if isinstance(content, list) for block in content]
+        return any(block.get("type") != "text" for block in blocks) or any(
+            message.get("images") for message in messages
+        )
 
     def messages(self, prompt: Prompt) -> list[BackendMessage]:
         """Return the messages with the endpoint's texts injected and braces restored. Changed messages are copies."""
@@ -69,6 +82,13 @@ class BaseChatCompletionsHandler(BaseLlmApiHandler):
     def finish_messages(self, messages: list[BackendMessage]) -> Sequence[Mapping[str, object]]:
         """Return the messages in the form of the dialect, with converted images for example."""
         return messages
+
+
+def says_nothing(messages: Iterable[Mapping[str, object]]) -> bool:
+    """Return whether there is neither a text nor a tool call in the messages."""
+    return all(
+        text_of(message.get("content")).strip() in NO_TEXTS and not message.get("tool_calls") for message in messages
+    )
 
 
 def inject_texts(messages: list[BackendMessage], endpoint: Mapping[str, object]) -> None:

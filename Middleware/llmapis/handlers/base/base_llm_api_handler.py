@@ -15,7 +15,13 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Required, TypedDict
 
-from Middleware.exceptions import BackendError, BackendResponseError, BackendStatusError, EarlyTerminationException
+from Middleware.exceptions import (
+    BackendError,
+    BackendResponseError,
+    BackendStatusError,
+    ClientError,
+    EarlyTerminationException,
+)
 from Middleware.llmapis.addresses import api_path_of, compose, key_headers
 from Middleware.llmapis.backend_errors import said_in, secrets_of, sentence, short_body, too_long_hint
 from Middleware.llmapis.finish_reasons import FAILED, finish_reason, with_calls
@@ -136,6 +142,8 @@ class Prompt:
         choices: the only texts that the answer may be; ``schema`` does not count then.
         watch: what reports the call to listeners; None without any.
         verbatim: the texts of the endpoint are in it already, and it is sent as it is.
+        conversation_of: the node whose conversation it is, which has to have something in it; "" for other prompts.
+        textless: of that, there is nothing in the texts.
     """
 
     conversation: Sequence[Message] | None = None
@@ -147,6 +155,8 @@ class Prompt:
     choices: Sequence[str] = ()
     watch: CallWatch | None = field(default=None, repr=False, compare=False)
     verbatim: bool = False
+    conversation_of: str = ""
+    textless: bool = False
 
 
 class BaseLlmApiHandler(ABC):
@@ -201,6 +211,10 @@ class BaseLlmApiHandler(ABC):
     @abstractmethod
     def payload(self, prompt: Prompt) -> dict[str, object]:
         """Return the JSON body of the call."""
+
+    def has_content(self, prompt: Prompt, payload: Mapping[str, object]) -> bool:
+        """Return whether a payload has a text, an image or a tool call. Servers make up an answer to nothing."""
+        return not prompt.textless or bool(payload.get("images"))
 
     def read_events(self, events: Sequence[SSEEvent | str]) -> list[Chunk]:
         """Return the chunks of events that have arrived, in order.
@@ -320,6 +334,11 @@ class BaseLlmApiHandler(ABC):
     def request(self, prompt: Prompt, stream: bool) -> BackendRequest:
         settings = self.settings
         payload = self.payload(prompt)
+        if prompt.conversation_of and not self.has_content(prompt, payload):
+            raise ClientError(
+                f"The conversation has no text: node '{prompt.conversation_of}' has nothing to send to endpoint "
+                f"'{settings.endpoint_name}'."
+            )
         if logger.isEnabledFor(logging.DEBUG) and not is_encryption_active():
             # The transport reports a payload that is nested too deeply.
             with contextlib.suppress(RecursionError):

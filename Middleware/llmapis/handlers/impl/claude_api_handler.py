@@ -83,9 +83,11 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
             self._warn("the Messages API does not take these fields, they are not sent: %s", ", ".join(unknown))
         body = {key: value for key, value in body.items() if key in PARAMETERS}
         system = claude_messages.system_text(body["messages"])
-        if system:
+        turns = self._turns(body["messages"])
+        if system and turns:
             body["system"] = system
-        body["messages"] = self._turns(body["messages"])
+        # The API rejects a system prompt without messages.
+        body["messages"] = turns or ([{"role": "user", "content": system}] if system else [])
         self._attach_tools(body, prompt)
         return body
 
@@ -103,7 +105,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
     def _turns(self, messages: list[BackendMessage]) -> list[BackendMessage]:
         out = claude_messages.turns(messages)
         claude_messages.trim_prefill(out)
-        if not out or out[0]["role"] != "user":
+        if out and out[0]["role"] != "user":
             self._warn("the first message is not the user's, the Messages API may refuse that")
         return out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -209,7 +210,8 @@ def test_prompts(lab: ApiLab, fields: dict[str, Any], expected: list[tuple[str, 
 
 def test_image_without_words(lab: ApiLab) -> None:
     lab.default([llm("", acceptImages=True)])
-    assert generate(lab, prompt="", images=["Zm9v"]).json["response"]
+    image = base64.b64encode(b"\xff\xd8\xff" + b"x" * 99).decode()
+    assert generate(lab, prompt="", images=[image]).json["response"]
     assert len(lab.backend.requests) == 1
 
 
