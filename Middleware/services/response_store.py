@@ -8,7 +8,6 @@ import logging
 import re
 import threading
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -21,6 +20,7 @@ from Middleware.services.memory.discussion_keys import ENCRYPT_KEY
 from Middleware.utilities.config.users import choice_in, flag_in, settings_for
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, FernetCipher, derive_encryption_key, hash_api_key
 from Middleware.utilities.json_data import from_stored_json, to_stored_json
+from Middleware.utilities.once import OwnedCache
 
 logger = logging.getLogger(__name__)
 
@@ -157,14 +157,6 @@ class _Entry:
 
 
 @dataclass
-class _OwnerUsage:
-    """What one owner has in the store."""
-
-    count: int = 0
-    weight: int = 0
-
-
-@dataclass
 class AwaitedResponse:
     """A response that other requests may wait for. ``response`` is None if its client left before."""
 
@@ -237,12 +229,11 @@ class ResponseStore:
         max_bytes: int = MAX_BYTES,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
     ) -> None:
-        self._max_responses, self._max_bytes, self._max_response_bytes = max_responses, max_bytes, max_response_bytes
+        self._max_response_bytes = max_response_bytes
         self._lock = threading.Lock()
-        # The least recently used first.
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._held: dict[Owner, _OwnerUsage] = {}
-        self._weight = 0
+        self._entries: OwnedCache[str, _Entry] = OwnedCache(
+            max_responses, max_bytes, lambda entry: entry.weight, lambda entry: entry.owner
+        )
         self._numbers = itertools.count()
         self._running: dict[str, RunningResponse] = {}
         self._awaited: dict[str, list[AwaitedResponse]] = {}
@@ -295,7 +286,7 @@ class ResponseStore:
             # Another thread may have ended or deleted it in the meantime.
             ended = self._running.pop(running.id, None)
             if ended is not None and entry is not None and running.kept:
-                self._put(running.id, entry)
+                self._entries.put(running.id, entry)
             waiting = self._awaited.get(running.id, []) if ended is not None else []
             for awaited in waiting:
                 awaited.end(response)
@@ -356,7 +347,7 @@ class ResponseStore:
             entry = self._entries.get(response_id)
             if entry is None or entry.owner not in owners or not entry.response:
                 return False
-            self._drop(response_id)
+            self._entries.pop(response_id)
         return True
 
     def running(self, caller: Caller, response_id: str) -> RunningResponse | None:
@@ -432,38 +423,8 @@ class ResponseStore:
             entry = self._entries.get(response_id)
             if entry is None or entry.owner not in owners:
                 return None
-            self._entries.move_to_end(response_id)
+            self._entries.use(response_id)
             return entry
-
-    # -- limits --------------------------------------------------------------------------------------------------
-    def _put(self, response_id: str, entry: _Entry) -> None:
-        self._entries[response_id] = entry
-        held = self._held.setdefault(entry.owner, _OwnerUsage())
-        held.count += 1
-        held.weight += entry.weight
-        self._weight += entry.weight
-        while len(self._entries) > self._max_responses:
-            self._drop(self._least_used(lambda held: held.count, response_id))
-        while self._weight > self._max_bytes and len(self._entries) > 1:
-            self._drop(self._least_used(lambda held: held.weight, response_id))
-
-    def _least_used(self, measure: Callable[[_OwnerUsage], int], new: str) -> str:
-        """Return the response that was not used for longest, of the owners that hold most."""
-        most = max(measure(held) for held in self._held.values())
-        names = (
-            name for name, entry in self._entries.items() if name != new and measure(self._held[entry.owner]) == most
-        )
-        # The owner of a single large response may be the one that holds most, and has just been given it.
-        return next(names, next(iter(self._entries)))
-
-    def _drop(self, response_id: str) -> None:
-        entry = self._entries.pop(response_id)
-        held = self._held[entry.owner]
-        held.count -= 1
-        held.weight -= entry.weight
-        self._weight -= entry.weight
-        if not held.count:
-            del self._held[entry.owner]
 
 
 def get_response_store() -> ResponseStore:

@@ -1,12 +1,12 @@
-"""Report a thing once, and keep the results used last: the two ways in which this program remembers in memory."""
+"""The ways in which this program remembers in memory: report a thing once, keep what was used last, share the room."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -129,3 +129,74 @@ class Once(Generic[K]):
 
     def __contains__(self, key: object) -> bool:
         return key in self._counts
+
+
+class OwnedCache(Generic[K, V]):
+    """A mapping that several owners share: when it is full, the one that holds most gives its least used entry.
+
+    The caller's lock protects it.
+
+    Args:
+        max_entries: the number of entries.
+        max_weight: the weight of all values together. A single value may be heavier.
+        weigh: the weight of a value.
+        owner: whose a value is.
+    """
+
+    def __init__(
+        self, max_entries: int, max_weight: int, weigh: Callable[[V], int], owner: Callable[[V], Hashable]
+    ) -> None:
+        self._max_entries, self._max_weight, self._weigh, self._owner = max_entries, max_weight, weigh, owner
+        # The least recently used first.
+        self._entries: OrderedDict[K, V] = OrderedDict()
+        self._counts: Counter[Hashable] = Counter()
+        self._weights: Counter[Hashable] = Counter()
+
+    def get(self, key: K) -> V | None:
+        """Return the value of ``key``, or None; it does not count as used."""
+        return self._entries.get(key)
+
+    def use(self, key: K) -> None:
+        """Note that the value of ``key`` is used now."""
+        self._entries.move_to_end(key)
+
+    def items(self) -> list[tuple[K, V]]:
+        """Return the entries, the least recently used first."""
+        return list(self._entries.items())
+
+    @property
+    def weight(self) -> int:
+        """The weight of all values together."""
+        return self._weights.total()
+
+    def put(self, key: K, value: V) -> list[V]:
+        """Store ``value``, used now; return the values that leave for it."""
+        self.pop(key)
+        self._entries[key] = value
+        self._add(value, 1)
+        dropped: list[V] = []
+        while len(self._entries) > self._max_entries:
+            dropped.append(self._drop_of_most(self._counts, key))
+        while self.weight > self._max_weight and len(self._entries) > 1:
+            dropped.append(self._drop_of_most(self._weights, key))
+        return dropped
+
+    def pop(self, key: K) -> V | None:
+        """Remove ``key`` and return its value, or None."""
+        value = self._entries.pop(key, None)
+        if value is not None:
+            self._add(value, -1)
+        return value
+
+    def _add(self, value: V, sign: int) -> None:
+        owner = self._owner(value)
+        self._counts[owner] += sign
+        self._weights[owner] += sign * self._weigh(value)
+        if not self._counts[owner]:
+            del self._counts[owner], self._weights[owner]
+
+    def _drop_of_most(self, held: Counter[Hashable], new: K) -> V:
+        most = max(held.values())
+        keys = (key for key, value in self._entries.items() if key != new and held[self._owner(value)] == most)
+        # The owner of a single heavy value may be the one that holds most, and has just been given it.
+        return cast(V, self.pop(next(keys, next(iter(self._entries)))))

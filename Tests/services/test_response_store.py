@@ -8,6 +8,7 @@ import json
 import logging
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -159,7 +160,7 @@ def test_the_newest_of_equal_ids_is_meant(store: ResponseStore) -> None:
     for text in ("old", "new"):
         running = store.begin(ACC, str(uuid.uuid4()), [message(text, id="same")])
         running.finish(response(running.id, text))
-    store.response(ACC, next(iter(store._entries)))  # the use of a response does not make it newer
+    store.response(ACC, store._entries.items()[0][0])  # the use of a response does not make it newer
     assert texts(store.conversation(ACC, None, [reference("same")]).items) == ["new"]
 
 
@@ -213,7 +214,7 @@ def test_encryption(lab: Lab, store: ResponseStore) -> None:
     mine = Caller.of(("acc",), KEY)
     name = stored(store, mine, SECRET)
     gc.collect()
-    entry = store._entries[name]
+    entry = store._entries.get(name)
     assert SECRET.encode() not in entry.response + entry.items and entry.encrypted
     assert history(store, name, mine) == [SECRET, f"<{SECRET}>"]
     # Keys with the same hash are still different keys.
@@ -221,7 +222,7 @@ def test_encryption(lab: Lab, store: ResponseStore) -> None:
     object.__setattr__(entry, "owner", ("acc", forged.key_hash))
     assert store.response(forged, name) is None and store.items(forged, name) is None and lost(store, name, forged)
     # Without a key there is nothing to encrypt with, as in the files of discussions.
-    assert not store._entries[stored(store)].encrypted
+    assert not store._entries.get(stored(store)).encrypted
 
 
 def test_a_key_is_derived_only_where_it_is_needed(monkeypatch: pytest.MonkeyPatch, store: ResponseStore) -> None:
@@ -267,7 +268,7 @@ def test_a_reference_is_a_use() -> None:
 def test_bytes_in_all() -> None:
     store = ResponseStore(max_bytes=100_000)
     names = [stored(store, text="x" * 10_000) for _ in range(10)]
-    assert store._weight <= 100_000
+    assert store._entries.weight <= 100_000
     gone = [name for name in names if store.response(ACC, name) is None]
     assert gone == names[: len(gone)] and len(gone) == 6
 
@@ -277,7 +278,7 @@ def test_many_small_items_weigh_too() -> None:
     for _ in range(3):
         running = store.begin(ACC, str(uuid.uuid4()), [{"id": f"i{number}"} for number in range(500)])
         running.finish(response(running.id, ""))
-    assert len(store._entries) == 1
+    assert len(store._entries.items()) == 1
 
 
 @pytest.mark.parametrize("limits", [{"max_responses": 6}, {"max_bytes": 60_000}])
@@ -306,7 +307,7 @@ def test_one_that_is_too_large(caplog: pytest.LogCaptureFixture) -> None:
     assert store.response(ACC, name) is None and store.items(ACC, name) is None and not store.delete(ACC, name)
     with pytest.raises(ClientError, match="too large to be stored"):
         store.conversation(ACC, name, [])
-    assert lost(store, name) and store._weight == 0
+    assert lost(store, name) and store._entries.weight == 0
 
 
 def test_the_books_are_balanced_after_all_that() -> None:
@@ -316,12 +317,10 @@ def test_the_books_are_balanced_after_all_that() -> None:
         names.append(stored(store, Caller((f"u{number % 3}",)) if number % 2 else ACC, "x" * (number * 37 % 3_000)))
         if number % 7 == 0:
             store.delete(ACC, names[number // 2])
-    entries = store._entries.values()
-    assert store._weight == sum(entry.weight for entry in entries) <= 40_000 and len(entries) <= 20
-    assert {owner: held.count for owner, held in store._held.items()} == {
-        owner: sum(entry.owner == owner for entry in entries) for owner in {entry.owner for entry in entries}
-    }
-    assert sum(held.weight for held in store._held.values()) == store._weight
+    entries = [entry for _, entry in store._entries.items()]
+    assert store._entries.weight == sum(entry.weight for entry in entries) <= 40_000 and len(entries) <= 20
+    assert store._entries._counts == Counter(entry.owner for entry in entries)
+    assert store._entries._weights.keys() == store._entries._counts.keys()
 
 
 # -- under way ---------------------------------------------------------------------------------------------------------
@@ -351,7 +350,7 @@ def test_a_client_that_left_leaves_nothing(store: ResponseStore) -> None:
     running.discard()
     running.finish(response(running.id, "late"))
     assert store.response(ACC, running.id) is None and store.running(ACC, running.id) is None
-    assert not store._running and not store._entries
+    assert not store._running and not store._entries.items()
 
 
 def test_deleted_under_way(store: ResponseStore) -> None:
@@ -413,8 +412,8 @@ def test_many_at_once() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not failures and len(store._entries) <= 50 and store._weight <= 100_000
-    assert store._weight == sum(entry.weight for entry in store._entries.values())
+    assert not failures and len(store._entries.items()) <= 50 and store._entries.weight <= 100_000
+    assert store._entries.weight == sum(entry.weight for _, entry in store._entries.items())
 
 
 @pytest.fixture
