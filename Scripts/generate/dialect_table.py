@@ -45,7 +45,8 @@ EXPLANATION = """\
 names and arguments of tool calls, with the node's `allowTools` on. *ids*: the ids of these calls. *`tool_calls`*: that
 reason after an answer with tool calls. *thinking*: the model's reasoning, with the user's `sendReasoningToClient` on.
 *tokens*: the back-end's own token counts; if it reports none, the client gets an estimate. *fingerprint*: OpenAI's
-`system_fingerprint`.
+`system_fingerprint`. *tool's image*: an image in the result of a tool, with the node's `acceptImages` on, which the
+back-end gets in a message of the user; so it does with those of assistants and system prompts.
 """
 
 

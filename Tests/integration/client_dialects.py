@@ -177,11 +177,10 @@ class OpenAiChatFront(_OpenAi):
                 "content": None,
                 "tool_calls": [{"id": "call_a", "type": "function", "function": function}],
             }
-        if turn.role == "tool":
-            return {"role": "tool", "tool_call_id": "call_a", "content": turn.text}
         image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{turn.image}"}}
         content = [{"type": "text", "text": turn.text}, image] if turn.image else turn.text
-        return {"role": turn.role, "content": content}
+        answered = {"tool_call_id": "call_a"} if turn.role == "tool" else {}
+        return {"role": turn.role, **answered, "content": content}
 
     def read_part(self, choice: Any, more: bool, heard: Heard) -> None:
         delta = choice["delta"]
@@ -297,7 +296,7 @@ class OllamaGenerateFront(_Ollama):
     takes_tools = False
 
     def body(self, model: str, turns: Sequence[Turn], stream: bool) -> dict[str, Any]:
-        images = [turn.image for turn in turns if turn.image]
+        images = [turn.image for turn in turns if turn.image and turn.role != "tool"]
         return {"model": model, "prompt": tagged(turns), "stream": stream, **({"images": images} if images else {})}
 
     def read_text(self, body: Any, heard: Heard) -> None:
@@ -330,13 +329,10 @@ class MessagesFront(Front):
                 "role": turn.role,
                 "content": [{"type": "tool_use", "id": "toolu_a", "name": turn.call[0], "input": turn.call[1]}],
             }
-        if turn.role == "tool":
-            return {
-                "role": "user",
-                "content": [{"type": "tool_result", "tool_use_id": "toolu_a", "content": turn.text}],
-            }
         image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": turn.image}}
         content = [{"type": "text", "text": turn.text}, image] if turn.image else turn.text
+        if turn.role == "tool":
+            return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_a", "content": content}]}
         return {"role": turn.role, "content": content}
 
     def read_error(self, body: Any, status: int) -> str:
@@ -427,11 +423,16 @@ class ResponsesFront(Front):
                 "name": turn.call[0],
                 "arguments": json.dumps(turn.call[1], ensure_ascii=False),
             }
-        if turn.role == "tool":
-            return {"type": "function_call_output", "call_id": "call_a", "output": turn.text}
         kind = "output_text" if turn.role == "assistant" else "input_text"
         image = {"type": "input_image", "image_url": f"data:image/png;base64,{turn.image}"}
-        return {"role": turn.role, "content": [{"type": kind, "text": turn.text}, *([image] if turn.image else [])]}
+        content = [{"type": kind, "text": turn.text}, *([image] if turn.image else [])]
+        if turn.role == "tool":
+            return {
+                "type": "function_call_output",
+                "call_id": "call_a",
+                "output": content if turn.image else turn.text,
+            }
+        return {"role": turn.role, "content": content}
 
     def read_error(self, body: Any, status: int) -> str:
         return openai_message(body, status)

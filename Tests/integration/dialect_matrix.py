@@ -60,6 +60,14 @@ HISTORY = (
 )
 
 
+SHOWN = (
+    Turn("user", "What is on the screen?"),
+    Turn("assistant", call=("look_up", {"word": "screen", "n": 1})),
+    Turn("tool", "This: case:image", image=PICTURE),
+)
+"""A history that ends with the result of a tool, an image; the back-end says whether it has got that."""
+SEEN = "I see it."
+
 BACKS: dict[str, Dialect] = DIALECTS
 CHAT, TEXT, OLLAMA, GENERATE, KOBOLD, CLAUDE = BACKS
 
@@ -77,6 +85,7 @@ FEATURES = {
     "reasoning": "thinking",
     "usage": "tokens",
     "fingerprint": "fingerprint",
+    "image": "tool's image",
 }
 """What is observed, and how the table calls it."""
 
@@ -116,7 +125,7 @@ LOSSES = (
     ),
     Loss(
         "This client API cannot carry tool calls; they become text, after the text next to them.",
-        {"call": AS_TEXT, "calls": AS_TEXT, "ids": ABSENT, "call end": STOP},
+        {"call": AS_TEXT, "calls": AS_TEXT, "ids": ABSENT, "call end": STOP, "image": LOST},
         _TEXT_FRONTS,
     ),
     Loss(
@@ -129,6 +138,7 @@ LOSSES = (
         {"call end": STOP},
         ("Ollama chat", "OpenAI Responses"),
     ),
+    Loss("This back-end's API cannot carry images.", {"image": LOST}, backs=(TEXT,)),
     Loss("This back-end's API does not separate thinking from the answer.", {"reasoning": LOST}, backs=(TEXT, KOBOLD)),
     Loss("This client API cannot carry thinking.", {"reasoning": LOST}, _TEXT_FRONTS),
     Loss(
@@ -189,6 +199,7 @@ def observe() -> Observation:
             observation.heard[pair] = {
                 name: _ask(server, pair, (Turn("user", f"Say case:{name}."),)) for name in ANSWERS
             }
+            observation.heard[pair]["image"] = _ask(server, pair, SHOWN)
             _ask(server, pair, HISTORY)
             observation.sent[pair] = backend.requests[-1]
     return observation
@@ -259,6 +270,8 @@ def copy_shipped(tree: ConfigTree, path: str) -> None:
 def reply(request: RecordedRequest) -> Reply:
     """What a real server of the dialect at the request's path answers."""
     found = re.search(rb"case:([a-z-]+)", request.body)
+    if found and found[1] == b"image" and PICTURE.encode() in request.body:
+        return speak(request, Answer((SEEN,)))
     return speak(request, ANSWERS.get(found[1].decode() if found else "", Answer()))
 
 
@@ -318,4 +331,5 @@ _OUTCOMES = {
     "reasoning": _reasoning,
     "usage": _usage,
     "fingerprint": _fingerprint,
+    "image": lambda heard: KEPT if heard["image"].text == SEEN else LOST,
 }

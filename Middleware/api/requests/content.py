@@ -29,13 +29,15 @@ TEXTS = {
     "refusal": "refusal",
 }
 IMAGES = frozenset(("image", "image_url", "input_image", "computer_screenshot"))
-FILES = frozenset(("file", "input_file", "document"))
+# The last is that of MCP.
+FILES = frozenset(("file", "input_file", "document", "resource"))
 # No back-end's dialect has them here.
 REFUSED = frozenset(("audio", "input_audio", "video", "input_video", "video_url"))
 # Of the model: they are kept as they are, since some back-ends demand them back.
 THOUGHTS = frozenset(("thinking", "redacted_thinking"))
 # Where clients put an image, in the order in which they are looked at; the AI SDK uses "image", MCP "data".
 _IMAGE_MEMBERS = ("image_url", "source", "image", "data", "url")
+_FILE_MEMBERS = ("file", "source", "resource")
 _DATA_MEMBERS = ("file_data", "data", "text")
 _MEDIA_MEMBERS = ("mediaType", "mimeType", "mime_type", "media_type", "format")
 # A part of an unknown type with one of these has something for the model, and so has one with a member of its own name.
@@ -170,14 +172,7 @@ class ContentReader:
             inner = self.read(part.get("content"), f"{path}.content", "")
             found.texts.append("\n".join(line for line in (*lines, *inner.texts) if line))
             found.images += inner.images
-        elif kind == "resource" and (text := _resource(part)) is not None:
-            found.texts.append(text)
-        elif (
-            not self._lenient
-            or kind in REFUSED
-            or kind == "resource"
-            or (not _HOSTED.fullmatch(kind) and carries(part))
-        ):
+        elif not self._lenient or kind in REFUSED or (not _HOSTED.fullmatch(kind) and carries(part)):
             raise self.refusal(part, path)
 
     def _require(self, role: str, roles: Sequence[str], path: str) -> None:
@@ -204,8 +199,9 @@ class ContentReader:
         raise self.refusal(part, path, f": {hint}")
 
     def _add_file(self, found: Content, part: Fields, path: str) -> None:
-        nested = next((value for key in ("file", "source") if isinstance(value := part.get(key), Mapping)), part)
-        title = next((name for fields in (part, nested) for name in _names(fields)), "")
+        nested = next((value for key in _FILE_MEMBERS if isinstance(value := part.get(key), Mapping)), part)
+        names = (fields.get(key) for fields in (part, nested) for key in ("title", "filename", "name"))
+        title = next((name for name in names if isinstance(name, str) and name and part["type"] != "resource"), "")
         if nested is not part and nested.get("type") == "content":
             inner = self.read(nested.get("content"), f"{path}.source.content", "")
             texts, images = inner.texts, inner.images
@@ -348,26 +344,14 @@ def _image_in(value: object, media: str, member: str) -> str:
     return (not media and image_url(value)) or f"data:{media or 'image/png'};base64,{value}"
 
 
-def _names(fields: Fields) -> Iterator[str]:
-    for key in ("title", "filename", "name"):
-        if isinstance(name := fields.get(key), str) and name:
-            yield name
-
-
-def _resource(part: Fields) -> str | None:
-    inner = part.get("resource")
-    text = inner.get("text") if isinstance(inner, Mapping) else None
-    return text if isinstance(text, str) else None
-
-
 def _file_text(fields: Fields, media: str) -> str | None:
     """Return the text of a file; None if the request does not have it, or if it is not a text."""
     member = next((key for key in _DATA_MEMBERS if isinstance(fields.get(key), str)), "")
     data = cast(str, fields.get(member, ""))
+    if member == "text" or (member and fields.get("type") == "text"):
+        return data
     if not member or (media and not _TEXT_FILE.fullmatch(media)):
         return None
-    if member == "text" or fields.get("type") == "text":
-        return data
     head, comma, encoded = data.partition(",")
     if head[:5].lower() != "data:":
         return _decoded(data, media)

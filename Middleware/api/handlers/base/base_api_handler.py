@@ -344,15 +344,10 @@ def _number(digits: str) -> float:
 
 
 def _is_finite(value: object) -> bool:
-    left = [value]
-    while left:
-        value = left.pop()
-        if isinstance(value, dict):
-            left += value.values()
-        elif isinstance(value, list):
-            left += value
-        elif isinstance(value, float) and math.isinf(value):
-            return False
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
     return True
 
 
