@@ -174,7 +174,14 @@ class BackendError(WilmerError):
         endpoint: name of the endpoint file.
         status: HTTP status, if there was one.
         body: the server's own message, shortened to one line.
+        data: the error as the server sent it, a text or its JSON, which decides about another attempt.
+        retry_after: the seconds that the server asks for; None without such a wish.
+        lost: ``new`` or ``stale`` (used before) for a connection that was lost before the answer began, else "".
     """
+
+    data: object = None
+    retry_after: float | None = None
+    lost = ""
 
     def __init__(self, message: str, *, endpoint: str = "", status: int | None = None, body: str = "") -> None:
         self.endpoint, self.status, self.body = endpoint, status, body

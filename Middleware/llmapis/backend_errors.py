@@ -32,6 +32,8 @@ from Middleware.utilities.http.wire import Target
 # The message has to stay readable in one line of a chat or a log.
 MAX_BODY_CHARACTERS = 500
 MAX_REASON_CHARACTERS = 60
+# Of a list of mistakes; more do not fit into the message.
+MAX_ENTRIES = 20
 # A page shows its title and first text within this size; searching more of it takes time.
 MAX_PAGE_CHARACTERS = 16384
 # The texts of these errors contain nothing that the server sent.
@@ -73,6 +75,10 @@ _CANNOT_SEE = re.compile(
     r"|no endpoints found that support image|missing data required for image",
     re.IGNORECASE,
 )
+# llama.cpp's type, and the words of others. A model that cannot be loaded is not waited for.
+_LOADING = re.compile(r"loading|starting up|not ready|warming|unavailable_error", re.IGNORECASE)
+_NOT_LOADING = re.compile(r"error loading|fail|unable|cannot|could not|terminated", re.IGNORECASE)
+_PASSED_ON = re.compile(r"provider returned error", re.IGNORECASE)
 _UNSEEN = re.compile(r"<(script|style)\b.*?(?:</\1[^<>]*>|\Z)|<!--.*?(?:-->|\Z)", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"<[^<>]*>?")
 
@@ -123,6 +129,21 @@ def log_text(error: Exception, redact: bool | None = None) -> str:
     return f"{where}{type(error).__name__}{status}."
 
 
+def status_of(error: BackendError) -> int | None:
+    """Return the status of an error, that of an error object within a status of success included; None for none."""
+    if isinstance(error, BackendStatusError):
+        return error.status
+    parts = [error.data, error.data.get("error")] if isinstance(error.data, Mapping) else []
+    codes = (part.get(key) for part in parts if isinstance(part, Mapping) for key in ("code", "status", "status_code"))
+    return next((int(str(code)) for code in codes if re.fullmatch(r"[45]\d\d", str(code))), None)
+
+
+def says_loading(error: BackendError) -> bool:
+    """Return whether a server says that it loads its model, and not that this has failed."""
+    said = error.body if error.data is None else json.dumps(error.data, ensure_ascii=False, default=str)
+    return _LOADING.search(said) is not None and _NOT_LOADING.search(said) is None
+
+
 def _one_line(text: str, limit: int) -> str:
     """Return ``text`` in one line, without repeated spaces and without control characters for a terminal."""
     text = " ".join("".join(character if character.isprintable() else " " for character in text).split())
@@ -143,19 +164,29 @@ def _page_text(page: str) -> str:
 def _message_in(data: object, depth: int = 0) -> str:
     if isinstance(data, str):
         return data
-    if isinstance(data, list) and data and depth < 4:
-        return _message_in(data[0], depth + 1)
+    if isinstance(data, list) and depth < 4:
+        return "; ".join(filter(None, (_message_in(entry, depth + 1) for entry in data[:MAX_ENTRIES])))
     if isinstance(data, dict) and depth < 4:
+        meta = data.get("metadata")
+        if isinstance(meta, dict) and meta.get("raw") and _PASSED_ON.match(str(data.get("message"))):
+            return f"{meta['provider_name']}: {_raw(meta)}" if meta.get("provider_name") else _raw(meta)
         for key in _MESSAGE_KEYS:
-            value = data.get(key)
-            # OpenRouter passes the answer of another server on as a text.
-            if key == "raw" and isinstance(value, str):
-                with contextlib.suppress(ValueError, RecursionError):
-                    value = json.loads(value)
-            found = _message_in(value, depth + 1)
+            found = _raw(data) if key == "raw" else _message_in(data.get(key), depth + 1)
+            path = data.get("loc") if key == "msg" and found else None
+            if isinstance(path, list) and (steps := [str(step) for step in path if step != "body"]):
+                return f"{'.'.join(steps)}: {found}"
             if found:
                 return found
     return ""
+
+
+def _raw(meta: Mapping[str, object]) -> str:
+    """Return the message of another server, which OpenRouter passes on as a text."""
+    raw = meta.get("raw")
+    if isinstance(raw, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            raw = json.loads(raw)
+    return _message_in(raw)
 
 
 def secrets_of(headers: Mapping[str, str], target: Target) -> tuple[str, ...]:
@@ -280,6 +311,10 @@ def _hint(status: int, location: str, body: str) -> str:
             "Check 'modelNameToSendToAPI' of the endpoint: it must be a model that the server has ('ollama list' "
             "shows those of Ollama, 'ollama pull' gets another)."
         )
+    if _LOADING.search(body) and not _NOT_LOADING.search(body) and status in (500, 503):
+        return (
+            "The server is still loading its model. Set 'loadingTimeoutInSeconds' of the endpoint to wait for longer."
+        )
     if 300 <= status < 400:
         where = f" (to {location.partition('?')[0][:200]})" if location and "@" not in location else ""
         return f"The server redirects{where}; put the final URL into the endpoint."
@@ -288,7 +323,7 @@ def _hint(status: int, location: str, body: str) -> str:
         403: "Check 'apiKey' of the endpoint and what it may do.",
         413: "The request is too large for the server.",
         429: "The server limits the rate of requests.",
-        503: "The server may still be loading its model.",
+        503: "The server takes no calls at the moment; see its log.",
     }.get(status, "")
 
 

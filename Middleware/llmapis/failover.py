@@ -21,7 +21,7 @@ from Middleware.llmapis.backend_errors import sentence
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.handlers.base.alternate_roles import alternating_turns
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import says_nothing, text_of
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt, shows_reasoning
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.messages import Chunk, Message
 from Middleware.models.process import process
@@ -267,7 +267,9 @@ def _as_messages(call: Prompt) -> Prompt:
 
 def is_visible(chunk: Chunk) -> bool:
     """Return whether a chunk is visible to the client, so that no other endpoint can replace this one after it."""
-    return bool(chunk.get("token") or chunk.get("tool_calls") or chunk.get("reasoning") or chunk.get("finish_reason"))
+    if chunk.get("token") or chunk.get("tool_calls") or chunk.get("finish_reason"):
+        return True
+    return bool(chunk.get("reasoning")) and shows_reasoning()
 
 
 def up_to_visible(chunks: Generator[Chunk, None, None]) -> Generator[Chunk, None, bool]:

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import logging
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from functools import partial
 
 from Middleware.exceptions import (
     ClientError,
@@ -28,7 +29,7 @@ from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatH
 from Middleware.llmapis.handlers.impl.ollama_generate_api_handler import OllamaGenerateHandler
 from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
 from Middleware.llmapis.handlers.impl.openai_completions_api_handler import OpenAiCompletionsApiHandler
-from Middleware.llmapis.samplers import SamplerResolver, inject_structure, normalise
+from Middleware.llmapis.samplers import SamplerResolver, inject_structure, normalise, remedy
 from Middleware.llmapis.transport import get_transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmOutcome, NodeSite
@@ -416,6 +417,7 @@ class LlmApiService:
             self._file.settings(normalise(samplers)),
             single_attempt=bool(self._backup_name),
             local_only=self._state.local_only,
+            remedy=partial(remedy, self._file, self.presetname),
         )
 
 

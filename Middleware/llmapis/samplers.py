@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from Middleware.exceptions import ConfigNotFoundError
-from Middleware.llmapis.endpoint_file import endpoint_path
+from Middleware.llmapis.endpoint_file import EndpointFile, endpoint_path
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import quoted
 from Middleware.utilities.config.keys.api_type import API_TYPE, THINKING
@@ -42,6 +42,16 @@ SET_APART = frozenset(key.name for key in THINKING_KEYS)
 # In a schema or grammar a null has a meaning, such as ``"default": null``.
 VERBATIM_KEYS = frozenset({"json_schema", "grammar"})
 NOTHING: Mapping[str, object] = MappingProxyType({})
+
+# Fields that come from a node, or from the file of an endpoint under one key.
+_NODE_KEYS = {
+    "tools": "Set 'allowTools' of the node to false.",
+    "tool_choice": "Set 'allowTools' of the node to false.",
+    "response_format": "It comes from 'structuredOutputFile' or 'answerChoices' of the node.",
+    "format": "It comes from 'structuredOutputFile' or 'answerChoices' of the node.",
+    "images": "It comes from 'acceptImages' of the node.",
+    "model": "It is 'modelNameToSendToAPI' of the endpoint.",
+}
 
 _SAMPLERS, _EXTRA, _WINDOW = map(ENDPOINT.lookup, ("presetSamplers", "appendPresetName", "maxContextTokenSize"))
 _PRESET_TYPE, _STREAM_KEY, _WINDOW_KEY, _LIMIT_KEY = map(
@@ -156,6 +166,28 @@ class SamplerResolver:
         return samplers
 
 
+def remedy(file: EndpointFile, preset_name: str | None, field: str) -> str:
+    """Return as advice where a field of a payload comes from; "" if it is not known."""
+    if text := _NODE_KEYS.get(field):
+        return text
+    api_type_path = f"ApiTypes/{ENDPOINT.value(file.config, 'apiTypeConfigFileName')}.json"
+    for key in ("maxNewTokensPropertyName", "truncateLengthPropertyName", "streamPropertyName"):
+        if API_TYPE.value(file.api_type, key) == field:
+            return f"It is {key} in {api_type_path}."
+    sources = find_sources(file.config, file.api_type, preset_name, file.name)
+    added = str(file.config.get(*_EXTRA) or "").strip()
+    for name, fields in ((added, sources.extra), (preset_name or "", sources.preset)):
+        if field in fields:
+            path = config_utils.preset_file(name.strip(), str(file.api_type.get(*_PRESET_TYPE))).display
+            return f"Remove '{field}' from {path}."
+    thinking = THINKING.value(_block(API_TYPE.value(file.api_type, "thinking")), "field") == field
+    names = {sent: key for key, sent in _block(API_TYPE.value(file.api_type, "samplerFieldMap")).items()}
+    name = "thinkingMode" if thinking and "thinkingMode" in sources.donor else names.get(field, field)
+    if name in sources.donor:
+        return f"Set presetSamplers.{name} to null in {endpoint_path((preset_name or '').strip() or file.name)}."
+    return f"Set requestUsageInStreams to false in {api_type_path}." if field == "stream_options" else ""
+
+
 def translate(block: Mapping[str, object], api_type: Mapping[str, object], endpoint_name: str = "") -> Samplers:
     """Translate ``presetSamplers`` to the field names of an API type; unsupported ones are dropped with a warning."""
     fields = _block(API_TYPE.value(api_type, "samplerFieldMap"))
@@ -194,21 +226,29 @@ def thinking_fields(value: object, descriptor: Mapping[str, object], endpoint_na
     known = PRESET_SAMPLERS["thinkingMode"].choices
     if text not in known:
         # A guess could switch on, at a price, what the author meant to switch off. Blank counts as not given.
+        counts = bool(text) and mode == "effort"
         if text:
             logger.warning(
-                "Endpoint '%s': thinkingMode is %s, which is unknown; it is not sent. Known: %s",
+                "Endpoint '%s': thinkingMode is %s, which is unknown; it %s. Known: %s",
                 endpoint_name,
                 quoted(value),
+                "counts as medium" if counts else "is not sent",
                 ", ".join(known),
             )
-        return {}
+        if not counts:
+            return {}
     fragment: Samplers
     if mode == "bool":
         fragment = {field: text not in THINKING_OFF}
+    elif text in THINKING_EFFORTS:
+        fragment = {field: text}
     elif text in THINKING_OFF:
-        return {}
+        off = THINKING.text(descriptor, "offValue")
+        if not off:
+            return {}
+        fragment = {field: off}
     else:
-        fragment = {field: text if text in THINKING_EFFORTS else "medium"}
+        fragment = {field: "medium"}
     return {"chat_template_kwargs": fragment} if location == "chat_template_kwargs" else fragment
 
 

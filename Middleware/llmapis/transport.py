@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from Middleware.exceptions import BackendError, BackendStatusError, ClientError, ConfigValueError
+from Middleware.exceptions import BackendError, ClientError, ConfigValueError
 from Middleware.llmapis import backend_errors as errors
 from Middleware.llmapis.addresses import NO_SUCH_PATH, answering_forms, speaks_of_a_model
 from Middleware.models.cancel_scope import CancelScope
@@ -36,8 +36,6 @@ __all__ = ["BackendRequest", "BackendStream", "Transport", "get_transport"]
 
 logger = logging.getLogger(__name__)
 
-# Short, as a client waits; a server that needs longer says so in ``Retry-After``.
-RETRY_WAITS = (0.5, 1.0)
 # A server may ask for hours, but the client times out long before.
 MAX_RETRY_AFTER_SECONDS = 10.0
 # Larger than any answer or list of vectors: a server that never stops sending must not fill the memory.
@@ -233,16 +231,21 @@ class BackendStream:
         if logger.isEnabledFor(logging.DEBUG) and (context is None or not context.redact):
             said = errors.masked(body.decode("utf-8", "replace"), secrets)
             logger.debug("Endpoint '%s' answered status %s: %r", name, head.status, said[:4096])
-        return errors.status_error(
+        error = errors.status_error(
             *(name, target, head.status, head.reason, errors.short_body(body, secrets)),
             location=head.headers.get("location", ""),
             file=request.file,
             asked=() if self._missed is None else (self._missed[2].display, self.target.display),
         )
+        error.retry_after, error.data = retry_after(head.headers.get("retry-after", "")), errors.readable_text(body)
+        return error
 
     def error(self, error: HttpError) -> BackendError:
         """Return the error for a failed call; its text names the endpoint."""
-        return errors.call_error(self._request.endpoint_name, self.target, error.problem)
+        found = errors.call_error(self._request.endpoint_name, self.target, error.problem)
+        if self._exchange.sent and self._exchange.lost_before_status:
+            found.lost = "stale" if self._exchange.reused else "new"
+        return found
 
     @property
     def target(self) -> Target:
@@ -252,11 +255,6 @@ class BackendStream:
     def head(self) -> ResponseHead | None:
         """Status and headers, None until they have arrived."""
         return self._exchange.head
-
-    @property
-    def lost_before_status(self) -> bool:
-        """Return whether the request was sent and the connection ended before a status line arrived."""
-        return self._exchange.sent and self._exchange.lost_before_status
 
     def __iter__(self) -> Iterator[bytes]:
         return self._blocks
@@ -304,29 +302,20 @@ class Transport:
         self._pool = ConnectionPool()
 
     def post_json(self, request: BackendRequest, scope: CancelScope | None = None) -> Any:
-        """Send a request and return the parsed JSON answer.
+        """Send a request, once, and return the parsed JSON answer.
 
         Raises BackendConnectionError, BackendTimeoutError, BackendStatusError, BackendResponseError;
         EarlyTerminationException when ``scope`` is cancelled, even if an answer has arrived.
         """
         scope = scope or CancelScope()
-        waits = iter(() if request.single_attempt else RETRY_WAITS)
-        while True:
-            stream = BackendStream(self._pool, request, scope)
-            try:
-                data = _whole(stream)
-            except BackendError as error:
-                raise_if_cancelled(scope)
-                wait = next(waits, None) if _worth_retrying(stream, error) else None
-                if wait is None:
-                    raise
-                wait = _retry_after(stream, wait)
-                logger.warning("%s Trying again in %g s.", errors.sentence(errors.log_text(error)), wait)
-                scope.wait(wait)
-            else:
-                raise_if_cancelled(scope)
-                return _parse(request, stream, data)
+        stream = BackendStream(self._pool, request, scope)
+        try:
+            data = _whole(stream)
+        except BackendError:
             raise_if_cancelled(scope)
+            raise
+        raise_if_cancelled(scope)
+        return _parse(request, stream, data)
 
     def open_stream(self, request: BackendRequest, scope: CancelScope | None = None) -> BackendStream:
         """Return a lazy stream of the answer's bytes. A request that was sent is not repeated."""
@@ -349,23 +338,17 @@ def _whole(stream: BackendStream) -> bytes:
     return b"".join(parts)
 
 
-def _worth_retrying(stream: BackendStream, error: BackendError) -> bool:
-    if isinstance(error, BackendStatusError):
-        return error.status in (408, 429) or (error.status or 0) >= 500
-    return stream.lost_before_status
-
-
-def _retry_after(stream: BackendStream, default: float) -> float:
-    """Return the delay that the server requests in ``Retry-After`` (a number or a date), at most ten seconds."""
-    text = stream.head.headers.get("retry-after", "").strip() if stream.head else ""
+def retry_after(text: str) -> float | None:
+    """Return the delay of a ``Retry-After`` (a number or a date), at most ten seconds; None for any other text."""
+    text = text.strip()
     if not text:
-        return default
+        return None
     try:
         is_number = text.isascii() and text.isdigit()
         seconds = float(text) if is_number else parsedate_to_datetime(text).timestamp() - time.time()
     except (ValueError, TypeError, OverflowError, OSError):
         # OverflowError and OSError: dates outside the range of the platform.
-        return default
+        return None
     return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
 
 

@@ -139,6 +139,8 @@ class LlmOutcome:
 
     Attributes:
         sent_reason: the finish reason in the server's word.
+        empty: ``reasoning`` for an answer of nothing else, ``nothing`` for an empty one, "" for any other.
+        left_out: what the server refuses, and the request therefore did not have, or had in another form.
         usage: token counts in OpenAI's form; None if the server sent none.
         reported: the object in which the back-end reported times, or counts that ``usage`` has no name for; in its
             own form. None if it reported none.
@@ -149,6 +151,8 @@ class LlmOutcome:
 
     finish_reason: str | None = None
     sent_reason: str | None = None
+    left_out: tuple[str, ...] = ()
+    empty: str = ""
     usage: Usage | None = None
     reported: Mapping[str, object] | None = field(default=None, repr=False)
     model: str = ""

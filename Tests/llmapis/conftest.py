@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from Middleware.llmapis import transport as transport_module
+from Middleware.llmapis import repeats
 from Middleware.llmapis.transport import Transport
 from Tests.stub_backend import StubBackend
 
@@ -26,4 +26,5 @@ def transport() -> Iterator[Transport]:
 
 @pytest.fixture
 def short_retry_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_module, "RETRY_WAITS", (0.02, 0.04))
+    monkeypatch.setattr(repeats, "WAITS", (0.02, 0.04))
+    monkeypatch.setattr(repeats, "BUSY_WAITS", (0.02, 0.04))

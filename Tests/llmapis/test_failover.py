@@ -130,7 +130,7 @@ def test_the_backup_answers_after_one_attempt(hosts: FailoverLab, failing: Reply
 def test_a_refused_connection_is_not_tried_again(
     hosts: FailoverLab, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connect, "REFUSED_WAITS", (30.0,))
+    monkeypatch.setattr(connect, "CONNECT_WAITS", (30.0,))
     hosts.endpoint("A", "http://127.0.0.1:1", backupEndpointName="B")
     hosts["B"].default = reply("from B", stream)
     started = time.monotonic()
@@ -188,6 +188,7 @@ def test_signs_of_life_of_a_silent_endpoint_do_not_begin_an_answer(hosts: Failov
 def test_an_answer_that_has_begun_fails_with_its_own_error(
     hosts: FailoverLab, delta: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
+    hosts.lab.user(sendReasoningToClient=True)
     hosts["A"].default = sse_reply([chat_chunk({"role": "assistant"}), chat_chunk(delta)], drop=AFTER_PIECES)
     stream: Any = LlmApiService("A", stream=True).get_response_from_llm(HI)
     seen = []
@@ -197,6 +198,12 @@ def test_an_answer_that_has_begun_fails_with_its_own_error(
     assert hosts.asked() == {"A": 1, "B": 0, "C": 0}
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 1 and "'A'" in errors[0] and "'B'" in errors[0]
+
+
+def test_reasoning_that_the_client_is_not_sent_does_not_begin_an_answer(hosts: FailoverLab) -> None:
+    hosts["A"].default = sse_reply([chat_chunk({"reasoning_content": "hm"})], drop=AFTER_PIECES)
+    hosts["B"].default = chat_stream_reply(["from B"])
+    assert ask(LlmApiService("A", stream=True)) == "from B"
 
 
 def test_an_error_behind_tokens_of_the_same_block_comes_too_late(hosts: FailoverLab) -> None:

@@ -87,14 +87,31 @@ def test_thinking_as_effort(value: Any, expected: dict[str, Any]) -> None:
 
 
 @table("value", ["offf", "maximum", 2, "ON!"])
-def test_an_unknown_word_leaves_thinking_alone(value: Any, caplog: pytest.LogCaptureFixture) -> None:
-    for api_type in (OPEN_AI, OLLAMA, LLAMA_CPP):
+def test_an_unknown_word_for_thinking(value: Any, caplog: pytest.LogCaptureFixture) -> None:
+    for api_type in (OLLAMA, LLAMA_CPP):
         assert translate({"thinkingMode": value}, api_type, "E") == {}
+    assert translate({"thinkingMode": value}, OPEN_AI, "E") == {"reasoning_effort": "medium"}
     shown = f"'{value}'" if isinstance(value, str) else value
+    known = (
+        "Known: off, on, minimal, low, medium, high, xhigh, max, none, false, no, 0, disabled, true, yes, 1, enabled"
+    )
     assert {record.getMessage() for record in caplog.records} == {
-        f"Endpoint 'E': thinkingMode is {shown}, which is unknown; it is not sent. Known: off, on, low, medium, "
-        "high, false, no, 0, none, disabled, true, yes, 1, enabled"
+        f"Endpoint 'E': thinkingMode is {shown}, which is unknown; it is not sent. {known}",
+        f"Endpoint 'E': thinkingMode is {shown}, which is unknown; it counts as medium. {known}",
     }
+
+
+@table("value", ["off", "FALSE", "no", 0, " disabled ", False])
+def test_an_effort_that_switches_thinking_off(value: Any) -> None:
+    assert thinking_fields(value, {**OPEN_AI["thinking"], "offValue": "none"}) == {"reasoning_effort": "none"}
+    assert thinking_fields(value, {**OPEN_AI["thinking"], "offValue": ""}) == {}
+
+
+@table("value", ["minimal", "low", "medium", "high", "xhigh", "max", "none"])
+def test_efforts(value: str) -> None:
+    for descriptor in (OPEN_AI["thinking"], {**OPEN_AI["thinking"], "offValue": "none"}):
+        assert thinking_fields(value.upper(), descriptor) == {"reasoning_effort": value}
+    assert thinking_fields(value, OLLAMA["thinking"]) == {"think": value != "none"}
 
 
 def test_a_blank_thinking_mode_is_none(caplog: pytest.LogCaptureFixture) -> None:

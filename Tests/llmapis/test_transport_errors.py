@@ -59,7 +59,7 @@ def test_unknown_host_names(host: str, hint: str, inside: bool) -> None:
     assert f"'{host}' cannot be resolved" in str(error) and hint in str(error)
 
 
-@pytest.mark.parametrize(("status", "hint"), [(401, "apiKey"), (404, "apiPath.*model"), (503, "loading")])
+@pytest.mark.parametrize(("status", "hint"), [(401, "apiKey"), (404, "apiPath.*model"), (503, "no calls")])
 def test_status_messages_help(backend: StubBackend, transport: Transport, status: int, hint: str) -> None:
     backend.default = status_reply(status, "nope")
     with pytest.raises(BackendStatusError, match=rf"my-llm.*{status}.*nope\. .*{hint}"):
@@ -225,14 +225,6 @@ def test_a_template_that_wants_roles_in_turn(
     with pytest.raises(BackendStatusError) as caught:
         transport.post_json(ask(backend, single_attempt=True))
     assert ("'alternateRoles'" in str(caught.value)) == hinted
-
-
-def test_the_log_speaks_in_sentences(
-    backend: StubBackend, transport: Transport, caplog: pytest.LogCaptureFixture
-) -> None:
-    backend.script(Reply(status=502, body={"error": "nginx"}), Reply(body={"ok": 1}))
-    assert transport.post_json(ask(backend)) == {"ok": 1}
-    assert "status 502 Bad Gateway: nginx. Trying again in " in caplog.text
 
 
 def test_long_reasons_are_cut(backend: StubBackend, transport: Transport) -> None:

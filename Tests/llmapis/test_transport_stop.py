@@ -14,7 +14,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.http import connection, pool
 from Middleware.utilities.http.wire import parse_target
 from Tests.llmapis.transport_lab import SOON, ask, cancel_during, idle_connections
-from Tests.stub_backend import Reply, StubBackend, json_reply, sse_reply, status_reply
+from Tests.stub_backend import Reply, StubBackend, json_reply, sse_reply
 
 pytestmark = pytest.mark.usefixtures("short_retry_waits")
 
@@ -104,14 +104,6 @@ def test_cancel_frees_the_caller_while_connecting(
     release.set()  # the attempt ends unseen, and leaves no connection open
     assert closed.wait(SOON) and opened[0].sock.fileno() == -1
     assert backend.requests == []
-
-
-def test_cancel_ends_the_wait_before_a_retry(backend: StubBackend, transport: Transport) -> None:
-    backend.script(status_reply(503, headers={"Retry-After": "10"}))
-    scope = CancelScope()
-    result, moment, done = cancel_during(backend, scope, 1, lambda: transport.post_json(ask(backend), scope))
-    assert isinstance(result, EarlyTerminationException)
-    assert done - moment < SOON
 
 
 def test_an_answer_that_came_meanwhile_is_not_delivered(backend: StubBackend, transport: Transport) -> None:

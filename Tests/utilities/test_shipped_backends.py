@@ -61,6 +61,14 @@ API_TYPES: dict[str, tuple[str, str, str | None, str, dict[str, str], dict[str, 
         EFFORT,
         {**CHAT_SCHEMA, "strict": False},
     ),
+    "OpenAI": (
+        "openAIChatCompletion",
+        "OpenAiCompatibleApis",
+        "",
+        "max_completion_tokens",
+        EFFORT,
+        {**CHAT_SCHEMA, "strict": False},
+    ),
     "OpenAI-Compatible-Completions": ("openAIV1Completion", "OpenAiCompatibleApis", "", "max_tokens", NO_THINK, None),
     "Text-Generation-WebUI": (
         "openAIChatCompletion",
@@ -74,7 +82,8 @@ API_TYPES: dict[str, tuple[str, str, str | None, str, dict[str, str], dict[str, 
 }
 EMBEDDINGS = {"OpenAI-Embeddings": "openAIEmbeddings", "Ollama-Embeddings": "ollamaEmbeddings"}
 COLUMNS = ("LlamaCppServer", "KoboldCpp", "Text-Generation-WebUI", "OllamaApiChat", "Open-AI-API", "mlx-lm", "Claude")
-SAME_SAMPLERS = {"OllamaApiGenerate": "OllamaApiChat", "OpenAI-Compatible-Completions": "Open-AI-API"}
+SAME_SAMPLERS = {"OllamaApiGenerate": "OllamaApiChat"}
+SAME_SAMPLERS |= dict.fromkeys(("OpenAI", "OpenAI-Compatible-Completions"), "Open-AI-API")
 # "=": the same name, "-": not supported
 SAMPLERS = """
 temperature, top_p | = | = | = | = | = | = | =
@@ -128,7 +137,7 @@ def test_api_type(name: str) -> None:
     assert data.pop("$schema") and data.pop("nameForDisplayOnly")
     assert data.pop("samplerFieldMap") == sampler_maps(SAMPLERS)[SAME_SAMPLERS.get(name, name)]
     assert data.pop("structuredOutput", None) == schema
-    assert data.pop("requestUsageInStreams", False) == (name == "Open-AI-API")
+    assert data.pop("requestUsageInStreams", False) == (name in ("Open-AI-API", "OpenAI"))
     assert data == {
         "type": kind,
         "presetType": preset_type,

@@ -94,6 +94,8 @@ def describe_attempt(span: Span, attempt: Attempt) -> None:
     found["response.model"] = (outcome.model or None) if answered else None
     reason = outcome.sent_reason or outcome.finish_reason
     found["response.finish_reasons"] = [reason] if answered and reason else None
+    found.update({"left_out": list(outcome.left_out)} if outcome.left_out else {})
+    found.update({"empty": outcome.empty} if answered and outcome.empty else {})
     found["http.status"], found["stands_in_for"] = attempt.status, attempt.stands_in_for or None
     if isinstance(inputs, list):
         found["texts"] = len(inputs)

@@ -26,10 +26,8 @@ logger = logging.getLogger(__name__)
 # clients is in api/answers/stream_renderers.py.
 HEARTBEAT_SECONDS = 1.0
 HEARTBEAT = b""
-# A server that is restarting refuses connections for a moment, and a refused attempt costs no time.
-REFUSED_WAITS = (0.2, 0.5)
-# Pauses after attempts that failed for other reasons: a network needs seconds to recover.
-CONNECT_WAITS = (0.0, 2.0, 4.0, 8.0, 16.0)
+# Pauses before the second and the third attempt: a server that is restarting refuses connections for a moment.
+CONNECT_WAITS = (0.25, 0.5)
 # The last attempt gets at least this time, even if the waits before it have used up the timeout.
 MIN_ATTEMPT_SECONDS = 0.05
 
@@ -115,22 +113,22 @@ class Connector:
     def connect(self) -> Generator[bytes, None, Connection | None]:
         """Yield heartbeats and return an open connection, None when stopped.
 
-        A refused attempt is repeated after 0.2 and 0.5 s, other failures after longer waits, all within twice the
-        connect timeout. A server that has just failed with such a timeout is not tried at all. Raises HttpError.
+        A failed attempt is repeated after 0.25 and 0.5 s, all within twice the connect timeout. A server that has just
+        failed with such a timeout is not tried at all. Raises HttpError.
         """
         timeout = self._request.connect_timeout
         known = self._pool.unreachable.find(self._key, timeout)
         if known is not None and self._request.remembers_unreachable:
             raise HttpError(known)
         deadline = time.monotonic() + 2 * timeout
-        refused_waits, other_waits = iter(REFUSED_WAITS), iter(CONNECT_WAITS)
+        waits = iter(CONNECT_WAITS)
         while True:
             outcome = yield from self._attempt(min(timeout, max(deadline - time.monotonic(), MIN_ATTEMPT_SECONDS)))
             if self._stop.stopped or isinstance(outcome, Connection):
                 return outcome if isinstance(outcome, Connection) else None
             cause = root_cause(outcome)
             problem = connect_problem(self._request.target.host, cause)
-            wait = next(refused_waits if problem.kind is Kind.REFUSED else other_waits, None)
+            wait = next(waits, None)
             hopeless = problem.kind in PERMANENT or self._request.single_attempt
             if hopeless or wait is None or time.monotonic() + wait >= deadline:
                 # A single refused attempt takes no time, and the server may just be restarting.

@@ -35,7 +35,7 @@ class Kind(enum.Enum):
     TOO_LARGE = enum.auto()
 
 
-PERMANENT = frozenset({Kind.SETTINGS, Kind.NOT_LOCAL, Kind.UNTRUSTED})
+PERMANENT = frozenset({Kind.SETTINGS, Kind.NOT_LOCAL, Kind.UNTRUSTED, Kind.NO_TLS})
 """The kinds of connection failure that another attempt cannot fix."""
 
 

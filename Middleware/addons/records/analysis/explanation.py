@@ -478,6 +478,12 @@ def _odd_call(tree: SpanTree, call: Span) -> Iterator[str]:
             limit = number(attempt.attributes.get("request.max_tokens"))
             at = f" of {counted(limit, 'token')}" if limit is not None else ""
             yield f"The answer of {endpoint}{where} was cut at its limit{at}."
+        left_out = attempt.attributes.get("left_out")
+        if isinstance(left_out, list):
+            yield f"{endpoint} was asked{where} without what it refuses: {', '.join(left_out)}."
+        if attempt.attributes.get("empty"):
+            what = "has nothing but reasoning" if attempt.attributes["empty"] == "reasoning" else "is empty"
+            yield f"The answer of {endpoint}{where} {what}."
 
 
 def _odd_route(route: Span) -> Iterator[str]:

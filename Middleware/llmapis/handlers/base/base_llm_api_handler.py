@@ -11,29 +11,29 @@ import json
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Required, TypedDict
 
-from Middleware.exceptions import (
-    BackendError,
-    BackendResponseError,
-    BackendStatusError,
-    ClientError,
-    EarlyTerminationException,
-)
+from Middleware.exceptions import BackendError, BackendResponseError, ClientError, EarlyTerminationException
 from Middleware.llmapis.addresses import api_path_of, compose, key_headers
 from Middleware.llmapis.backend_errors import said_in, secrets_of, sentence, short_body, too_long_hint
 from Middleware.llmapis.finish_reasons import FAILED, finish_reason, with_calls
 from Middleware.llmapis.handlers.base.image_sources import base64_data
+from Middleware.llmapis.refusals import Changes
+from Middleware.llmapis.repeats import Repeats
 from Middleware.llmapis.transport import BackendRequest, BackendStream, Transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import AnswerParts, LlmOutcome
 from Middleware.models.messages import Answer, Chunk, Message, ToolCall, Usage
 from Middleware.models.process import process
+from Middleware.utilities import config_utils
 from Middleware.utilities.answers.stream_parsers import LineTooLongError, NDJSONParser, SSEEvent, SSEParser
 from Middleware.utilities.answers.tool_calls import ToolCallReader, whole_call
 from Middleware.utilities.config.keys.api_type import API_TYPE, STRUCTURED_OUTPUT
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
+from Middleware.utilities.http.connect import HEARTBEAT_SECONDS
+from Middleware.utilities.http.connection import SLICE_SECONDS
 from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.once import MAX_REMEMBERED, BoundedCache, Once
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
@@ -64,6 +64,7 @@ DRAIN_SECONDS = 1.0
 REPEATED_REASON_SECONDS = 10.0
 # How long the connection may take to end after the last event.
 CLOSING_SECONDS = 0.1
+_SLICES_PER_HEARTBEAT = round(HEARTBEAT_SECONDS / SLICE_SECONDS)
 # Bytes that are read after a finish reason without an event that carries something.
 DRAIN_BYTES = 65536
 # Bytes kept of a stream without events, which may be one complete JSON answer.
@@ -106,6 +107,7 @@ class BackendSettings:
         connect_timeout: seconds.
         single_attempt: neither retry nor reconnect, because there is a backup.
         local_only: refuse to connect to a machine outside the local network.
+        remedy: returns the file and the key that a field of the payload comes from, as advice; "" if none is known.
     """
 
     endpoint_name: str
@@ -120,6 +122,7 @@ class BackendSettings:
     single_attempt: bool = False
     local_only: bool = False
     file: str = ""
+    remedy: Callable[[str], str] = field(default=lambda _: "", repr=False, compare=False)
 
     @property
     def api_path(self) -> str | None:
@@ -176,7 +179,21 @@ class BaseLlmApiHandler(ABC):
         self._transport = transport
         self._scope = scope
         self._connection: BackendStream | None = None
+        self._begin()
         self._reset()
+
+    def _begin(self) -> None:
+        """Begin a call, of one attempt or several."""
+        settings = self.settings
+        # Whether another thread has ended the stream.
+        self._aborted = False
+        self.changes = Changes(settings)
+        self._repeats = Repeats(
+            settings.endpoint_name,
+            settings.single_attempt,
+            ENDPOINT.number(settings.endpoint, "loadingTimeoutInSeconds"),
+            any_status=str(API_TYPE.value(settings.api_type, "type")).startswith("ollama"),
+        )
 
     def _reset(self) -> None:
         self.outcome = LlmOutcome(endpoint_config=self.settings.endpoint, endpoint_name=self.settings.endpoint_name)
@@ -184,16 +201,17 @@ class BaseLlmApiHandler(ABC):
         # What came with or after the finish reason without carrying anything: it waits for the end.
         self._held: list[Chunk] = []
         self._reason_comes_with_content = False
-        # Whether anything had the form of an answer of this dialect, whether a tool call has come, and whether another
-        # thread has ended the stream.
-        self.formed = self.called = self._aborted = False
+        # Whether anything had the form of an answer of this dialect, and whether a tool call has come.
+        self.formed = self.called = False
         self._reader: ToolCallReader | None = None
         # An object that had not the form of an answer.
         self._strange: Mapping[str, object] | None = None
         # What the server said of a failure in the current event; None without one.
         self.reported: object = None
-        # Whether an event has brought text, reasoning or a tool call.
-        self.flowing = False
+        # Whether an event has brought text or a tool call, and whether one has brought reasoning.
+        self.flowing = self.reasoned = False
+        # The server's words in place of an answer that it refuses.
+        self.refusal = ""
         # What arrives is kept for listeners. None without any.
         self.parts: AnswerParts | None = None
         self.failure: BackendError | None = None
@@ -267,9 +285,10 @@ class BaseLlmApiHandler(ABC):
         chunks.append(chunk)
         token, parts = chunk["token"], self.parts
         if not self.flowing and brings:
-            self.flowing = True
-            if parts is not None:
+            if parts is not None and not self.reasoned:
                 parts.first_at = time.perf_counter()
+            self.flowing, self.reasoned = bool(token or chunk.get("tool_calls")), True
+            self.changes.answered()
         if parts is not None:
             if token:
                 parts.texts.append(token)
@@ -295,8 +314,19 @@ class BaseLlmApiHandler(ABC):
         self.ended, self.outcome.sent_reason = True, str(sent)
         if reason == FAILED:
             return self.error_of(self.reported or f'the finish reason "{sent}"')
-        chunk["finish_reason"] = self.outcome.finish_reason = with_calls(reason, self.called)
+        chunk["finish_reason"] = self.outcome.finish_reason = self._ended_as(reason)
         return None
+
+    def _ended_as(self, reason: str | None) -> str | None:
+        """Return the finish reason of an answer so far, for which the server's is ``reason``."""
+        return "content_filter" if self.refusal else with_calls(reason, self.called)
+
+    def refused(self, words: str) -> str:
+        """Return the words with which the server refuses an answer, which are its text if there is no other."""
+        if not words or (self.flowing and not self.refusal):
+            return ""
+        self.refusal += words
+        return words
 
     @abstractmethod
     def read_event(self, body: dict[str, object], name: str | None) -> Chunk | None:
@@ -328,6 +358,9 @@ class BaseLlmApiHandler(ABC):
         outcome.finish_reason = with_calls(reason, not isinstance(answer, str))
         if not isinstance(answer, str):
             answer["finish_reason"] = outcome.finish_reason or "tool_calls"
+        elif not answer and self.refusal:
+            answer, outcome.finish_reason = self.refusal, "content_filter"
+        self._note_answer(bool(answer))
         return answer
 
     # -- the call ------------------------------------------------------------------------------------------------
@@ -339,10 +372,12 @@ class BaseLlmApiHandler(ABC):
                 f"The conversation has no text: node '{prompt.conversation_of}' has nothing to send to endpoint "
                 f"'{settings.endpoint_name}'."
             )
+        sent = self.changes.apply(payload)
+        self.outcome.left_out = self.changes.effective
         if logger.isEnabledFor(logging.DEBUG) and not is_encryption_active():
             # The transport reports a payload that is nested too deeply.
             with contextlib.suppress(RecursionError):
-                logger.debug("Payload for endpoint '%s': %s", settings.endpoint_name, json.dumps(payload, default=str))
+                logger.debug("Payload for endpoint '%s': %s", settings.endpoint_name, json.dumps(sent, default=str))
         watch = prompt.watch
         address = compose(settings.base_url, self.path(stream), settings.api_path)
         return BackendRequest(
@@ -350,7 +385,7 @@ class BaseLlmApiHandler(ABC):
             url=address.url,
             other_url=address.other,
             file=settings.file,
-            payload=payload,
+            payload=sent,
             headers=self.headers(),
             connect_timeout=settings.connect_timeout,
             single_attempt=settings.single_attempt,
@@ -360,70 +395,117 @@ class BaseLlmApiHandler(ABC):
 
     def handle_non_streaming(self, prompt: Prompt) -> Answer:
         """Return the complete answer: a string, or a dict with tool calls; ``""`` for a cancelled call."""
-        self._reset()
-        if self.is_cancelled:
-            return ""
-        try:
-            body = self._transport.post_json(self.request(prompt, False), self._scope)
-        except EarlyTerminationException:
-            return ""
-        try:
-            return "" if self.is_cancelled else self.read_whole(body)
-        finally:
-            self._log_skipped()
+        self._begin()
+        while not self.is_cancelled:
+            self._reset()
+            request = self.request(prompt, False)
+            try:
+                body = self._transport.post_json(request, self._scope)
+                return "" if self.is_cancelled else self.read_whole(body)
+            except EarlyTerminationException:
+                return ""
+            except BackendError as error:
+                wait = self._wait_after(error, prompt, request)
+            finally:
+                self._log_skipped()
+            for _ in self._waiting(wait):
+                pass
+        return ""
 
     def handle_streaming(self, prompt: Prompt) -> Generator[Chunk, None, None]:
         """Yield the answer chunk by chunk; sends the request at the first ``next`` and ends when cancelled."""
-        self._reset()
-        if self.is_cancelled:
-            return
-        if prompt.watch is not None:
-            self.parts = prompt.watch.parts()
-        connection = self._connection = self._transport.open_stream(self.request(prompt, True), self._scope)
-        framer, scope = self.FRAMER(), self._scope
-        # The beginning of an answer of which no event has been understood.
-        start = bytearray()
-        try:
-            for block in connection:
-                if not block:
-                    yield {"token": "", "finish_reason": None}
-                    continue
-                chunks = self._before_end(self.read_events(framer.feed(block)))
-                if not self.understood and not chunks:
-                    start += block[: max(WHOLE_LIMIT - len(start), 0)]
-                # Comments or an incomplete event prove that the server is alive, so they become a heartbeat.
-                if len(chunks) == 1:
-                    yield chunks[0]
-                elif not chunks and not self.ended:
-                    yield {"token": "", "finish_reason": None}
-                else:
-                    yield from self._batch(chunks)
-                if self.failure is not None:
-                    raise self.failure
-                if self.ended or self.closed:
-                    break
-                if scope is not None and scope.cancelled:
-                    return
-            if not self.is_cancelled:
-                yield from self._rest(connection, framer, start)
-            return
-        except EarlyTerminationException:
-            return
-        except BackendStatusError as error:
-            if not self.asks_again(error):
-                raise
-        except LineTooLongError as error:
-            text = f"{self._endpoint_label()}: the answer is too large ({error})."
-            raise BackendResponseError(text, endpoint=self.settings.endpoint_name) from None
-        finally:
-            self._connection = None
-            connection.close()
-            self._log_skipped()
-        yield from BaseLlmApiHandler.handle_streaming(self, prompt)
+        self._begin()
+        scope = self._scope
+        while not self.is_cancelled and not self._aborted:
+            self._reset()
+            if prompt.watch is not None:
+                self.parts = prompt.watch.parts()
+            request = self.request(prompt, True)
+            connection = self._connection = self._transport.open_stream(request, scope)
+            # ``start``: the beginning of an answer of which no event has been understood.
+            framer, start = self.FRAMER(), bytearray()
+            try:
+                for block in connection:
+                    if not block:
+                        yield {"token": "", "finish_reason": None}
+                        continue
+                    chunks = self._before_end(self.read_events(framer.feed(block)))
+                    if not self.understood and not chunks:
+                        start += block[: max(WHOLE_LIMIT - len(start), 0)]
+                    # Comments or an incomplete event prove that the server is alive, so they become a heartbeat.
+                    if len(chunks) == 1:
+                        yield chunks[0]
+                    elif not chunks and not self.ended:
+                        yield {"token": "", "finish_reason": None}
+                    else:
+                        yield from self._batch(chunks)
+                    if self.failure is not None:
+                        raise self.failure
+                    if self.ended or self.closed:
+                        break
+                    if scope is not None and scope.cancelled:
+                        return
+                if not self.is_cancelled:
+                    yield from self._rest(connection, framer, start)
+                return
+            except (EarlyTerminationException, LineTooLongError, BackendError) as error:
+                wait = self._wait_after(error, prompt, request)
+            finally:
+                self._connection = None
+                connection.close()
+                self._log_skipped()
+            yield from self._waiting(wait)
 
-    def asks_again(self, error: BackendStatusError) -> bool:
-        """Return whether the server refused a field that the next request leaves out."""
-        return False
+    def _wait_after(self, error: Exception, prompt: Prompt, request: BackendRequest) -> float | None:
+        """Return the seconds until the call is sent again, None for a stopped one. Raises the error if it is final."""
+        if self.is_cancelled or self._aborted or isinstance(error, EarlyTerminationException):
+            return None
+        if isinstance(error, LineTooLongError):
+            reason = f"{self._endpoint_label()}: the answer is too large ({error})."
+            raise BackendResponseError(reason, endpoint=self.settings.endpoint_name) from None
+        if not isinstance(error, BackendError):
+            raise error
+        # The client has a part of the answer.
+        if self.flowing or (self.reasoned and shows_reasoning()):
+            raise error
+        if self.changes.learn(error) and self.changes.apply(self.payload(prompt)) != request.payload:
+            return 0.0
+        wait = self._repeats.wait_after(error)
+        if wait is None:
+            self.changes.explain(error)
+            raise error
+        return wait
+
+    def _waiting(self, seconds: float | None) -> Iterator[Chunk]:
+        """Wait before another attempt, with heartbeats; a stop ends the wait."""
+        end, scope, slices = time.monotonic() + (seconds or 0.0), self._scope or CancelScope(), 0
+        while (left := end - time.monotonic()) > 0 and not self._aborted and not scope.wait(min(left, SLICE_SECONDS)):
+            slices += 1
+            if slices % _SLICES_PER_HEARTBEAT == 0:
+                yield {"token": "", "finish_reason": None}
+
+    def _note_answer(self, has_content: bool) -> None:
+        """Note at the end of an answer which changes have helped, and whether it is empty.
+
+        Raises BackendResponseError if the server has only loaded the model, as Ollama does for an empty prompt.
+        """
+        self.changes.answered()
+        outcome, name = self.outcome, self.settings.endpoint_name
+        if has_content or outcome.finish_reason == "content_filter":
+            return
+        if outcome.sent_reason == "load":
+            text = f"{self._endpoint_label()}: the model was only loaded: the prompt was empty."
+            raise BackendResponseError(text, endpoint=name)
+        outcome.empty = "reasoning" if self.reasoned or outcome.reasoning else "nothing"
+        if outcome.empty == "nothing":
+            logger.info("Endpoint '%s': an empty answer.", name)
+            return
+        logger.info(
+            "Endpoint '%s': all %stokens were reasoning; raise 'maxResponseSizeInTokens' of the node, or switch "
+            "thinking off ('thinkingMode').",
+            name,
+            f"{count} " if (count := (outcome.usage or {}).get("completion_tokens")) else "",
+        )
 
     def abort(self) -> None:
         """End a stream that another thread is reading."""
@@ -444,13 +526,16 @@ class BaseLlmApiHandler(ABC):
             yield from self._unframed(bytes(start))
         elif not self.is_cancelled and not self._aborted:
             self._check_end(is_half)
+        self._note_answer(self.flowing or self.called)
         calls = self._reader.finish() if self._reader is not None else []
         if calls:
             yield {"token": "", "finish_reason": None, "tool_calls": calls}
+        if self.refusal and not self.ended:
+            self._held.append({"token": "", "finish_reason": "content_filter"})
         for chunk in self._held:
             if chunk["finish_reason"] is not None:
                 # A call may have come after the reason.
-                chunk["finish_reason"] = self.outcome.finish_reason = with_calls(chunk["finish_reason"], self.called)
+                chunk["finish_reason"] = self.outcome.finish_reason = self._ended_as(chunk["finish_reason"])
         yield from self._batch(self._held)
 
     def _after_reason(self, connection: BackendStream, framer: SSEParser | NDJSONParser) -> Iterator[Chunk]:
@@ -609,17 +694,19 @@ class BaseLlmApiHandler(ABC):
             self.unreadable(f"{len(sources) - len(images)} image(s): {server} takes base64 data only, no addresses")
         return images
 
-    def raise_error_object(self, error: object) -> None:
-        """Raise the error in an error object of the back-end."""
-        raise self.error_of(error)
+    def raise_error_object(self, error: object, body: Mapping[str, object] | None = None) -> None:
+        """Raise the error in an error object of the back-end; ``body``: the object around it, which may have a code."""
+        raise self.error_of(error, body)
 
-    def error_of(self, error: object) -> BackendResponseError:
+    def error_of(self, error: object, body: Mapping[str, object] | None = None) -> BackendResponseError:
         """Return the error in an error object of the back-end, without the key that some servers repeat in it."""
         text = short_body(json.dumps({"error": error}, default=str).encode(), self._secrets())
         message, hint = f"{self._endpoint_label()}: an error instead of an answer: {text}", too_long_hint(text)
-        return BackendResponseError(
+        found = BackendResponseError(
             f"{sentence(message)} {hint}" if hint else message, endpoint=self.settings.endpoint_name, body=text
         )
+        found.data = {**(body or {}), "error": error}
+        return found
 
     def no_answer(self, body: object) -> BackendResponseError:
         """Return the error for what has not the form of an answer of this dialect; ``body``: None if nothing came."""
@@ -721,6 +808,11 @@ def usage_of(prompt: int | None, completion: int | None, cached: int | None = No
     if cached is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": cached}
     return usage or None
+
+
+def shows_reasoning() -> bool:
+    """Return whether the client is sent the reasoning of the model."""
+    return config_utils.user_flag("sendReasoningToClient")
 
 
 def carries(chunk: Chunk) -> bool:

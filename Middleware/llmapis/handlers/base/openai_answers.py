@@ -2,58 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import cast
 
-from Middleware.exceptions import BackendStatusError
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler, Prompt, text_in, usage_of
-from Middleware.llmapis.transport import BackendRequest
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler, text_in, usage_of
 from Middleware.models.messages import Chunk, PromptTokens, Usage, cached_tokens, token_count
-from Middleware.models.process import process
-from Middleware.utilities.once import Once
-
-logger = logging.getLogger(__name__)
-
-STREAM_OPTIONS = "stream_options"
-
-
-def _refusals() -> Once[str]:
-    """Return the addresses of the servers that refuse to be asked for token counts, until the process ends."""
-    return Once()
 
 
 class OpenAiAnswers(BaseLlmApiHandler):
     """Reads the outer object of an answer or an event."""
-
-    # The address that was asked for the token counts of the current stream; "" if it was not asked.
-    _asked = ""
-
-    def request(self, prompt: Prompt, stream: bool) -> BackendRequest:
-        request = super().request(prompt, stream)
-        self._asked = ""
-        if STREAM_OPTIONS not in request.payload:
-            return request
-        if request.url not in process().one(_refusals):
-            self._asked = request.url
-            return request
-        return replace(request, payload={key: value for key, value in request.payload.items() if key != STREAM_OPTIONS})
-
-    def asks_again(self, error: BackendStatusError) -> bool:
-        # Servers that are strict about fields name the one that they do not know.
-        if not self._asked or error.status not in (400, 422) or STREAM_OPTIONS not in error.body:
-            return False
-        if process().one(_refusals).first(self._asked):
-            logger.info(
-                "Endpoint '%s' refuses '%s': its streams have no token counts. With an API type whose "
-                "requestUsageInStreams is false, it is not asked for them.",
-                self.settings.endpoint_name,
-                STREAM_OPTIONS,
-            )
-        return True
 
     @abstractmethod
     def read_choice(self, choice: Mapping[str, object], chunk: Chunk) -> None:
@@ -94,7 +53,7 @@ class OpenAiAnswers(BaseLlmApiHandler):
         choices = body.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
         if body.get("error") or (failed and choice is None):
-            self.raise_error_object(body.get("error") or body)
+            self.raise_error_object(body.get("error") or body, body)
         return choice if isinstance(choice, Mapping) else None
 
     def note_fingerprint(self, body: Mapping[str, object]) -> bool:

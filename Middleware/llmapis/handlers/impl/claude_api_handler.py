@@ -192,7 +192,9 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         usage = self._note_usage(body)
         if usage:
             chunk["usage"] = usage
-        reason = _object(body.get("delta")).get("stop_reason")
+        delta = _object(body.get("delta"))
+        reason = delta.get("stop_reason")
+        chunk["token"] = self.refused(_explanation(delta))
         chunk["finish_reason"] = str(reason) if reason else None
         return chunk if usage or reason else None
 
@@ -207,6 +209,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
             raise self.no_answer(body)
         blocks = [block for block in content if isinstance(block, Mapping)]
         text, self.outcome.reasoning = _joined(blocks, "text"), _joined(blocks, "thinking")
+        self.refusal = _explanation(body)
         calls = [_call(block, _json_object(block.get("input"))) for block in blocks if block.get("type") == "tool_use"]
         return with_tool_calls(text, calls)
 
@@ -236,6 +239,11 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
 
 def _object(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _explanation(end: Mapping[str, object]) -> str:
+    """Return why the model refuses to answer, "" if it does not."""
+    return text_in(_object(end.get("stop_details")), "explanation") if end.get("stop_reason") == "refusal" else ""
 
 
 def _block_index(body: Mapping[str, object]) -> int | None:

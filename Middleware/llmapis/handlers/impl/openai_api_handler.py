@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler, text_of
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Block, decode_json, with_tool_calls
+from Middleware.llmapis.handlers.base.base_llm_api_handler import (
+    BackendMessage,
+    Block,
+    decode_json,
+    text_in,
+    with_tool_calls,
+)
 from Middleware.llmapis.handlers.base.image_sources import image_url
 from Middleware.llmapis.handlers.base.openai_answers import OpenAiAnswers, reasoning_of
 from Middleware.models.messages import Answer, Chunk, ToolCall
@@ -92,7 +98,7 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
         if not isinstance(delta, Mapping):
             return
         self.formed = True
-        chunk["token"] = text_of(delta.get("content"))
+        chunk["token"] = text_of(delta.get("content")) or self.refused(text_in(delta, "refusal"))
         calls = self._calls(delta)
         if calls:
             chunk["tool_calls"] = calls
@@ -121,5 +127,5 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
         if not isinstance(message, Mapping):
             raise self.no_answer(body)
         content, calls = text_of(message.get("content")), self._calls(message)
-        self.outcome.reasoning = reasoning_of(message)
+        self.outcome.reasoning, self.refusal = reasoning_of(message), text_in(message, "refusal")
         return with_tool_calls(content, calls)

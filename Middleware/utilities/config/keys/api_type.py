@@ -28,6 +28,7 @@ THINKING_KEYS: tuple[ConfigKey, ...] = (
     ),
     ConfigKey("field", "str", "", "The name of the field."),
     ConfigKey("location", "str", "top", "The position of the field.", choices=("top", "chat_template_kwargs")),
+    ConfigKey("offValue", "str", "", "The effort that is sent to switch thinking off; without it, nothing is sent."),
 )
 
 STRUCTURED_OUTPUT_KEYS: tuple[ConfigKey, ...] = (

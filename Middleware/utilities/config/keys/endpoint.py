@@ -104,16 +104,16 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
 )
 
 # The words of thinkingMode, of which users have always written several for the same.
-THINKING_OFF = ("off", "false", "no", "0", "none", "disabled")
+THINKING_OFF = ("off", "false", "no", "0", "disabled", "none")
 THINKING_ON = ("on", "true", "yes", "1", "enabled")
-THINKING_EFFORTS = ("low", "medium", "high")
+THINKING_EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max", "none")
 
 THINKING_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey(
         "thinkingMode",
         "str",
         None,
-        "Whether the model thinks first: off, on, or low, medium, high if the API type supports efforts.",
+        "Whether the model thinks first: off, on, or an effort from minimal to max if the API type supports efforts.",
         also=("bool", "int"),
         caseless=True,
         choices=tuple(dict.fromkeys(("off", "on", *THINKING_EFFORTS, *THINKING_OFF, *THINKING_ON))),
@@ -165,6 +165,14 @@ CONNECTION: tuple[ConfigKey, ...] = (
         "bool",
         False,
         "Sends no model name, for servers with only one model; Ollama always gets it.",
+    ),
+    ConfigKey(
+        "loadingTimeoutInSeconds",
+        "int",
+        300,
+        "How long a server that says that it loads its model is waited for; 0 does not wait.",
+        least=0,
+        most=86400,
     ),
     ConfigKey(
         "maxContextTokenSize",

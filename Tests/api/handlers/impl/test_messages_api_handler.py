@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from anthropic.types import Message, MessageTokensCount
 
+from Middleware.llmapis import repeats
 from Tests.api.api_lab import Answer, ApiLab, settled
 from Tests.stub_backend import (
     RecordedRequest,
@@ -288,8 +289,10 @@ def test_refusals(lab: ApiLab) -> None:
     assert lab.backend.requests == []
 
 
-def test_failures_of_the_back_end(lab: ApiLab) -> None:
+def test_failures_of_the_back_end(lab: ApiLab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a failure that the same request would meet again says so."""
+    # A stream that is tried again for longer than a second has begun by then.
+    monkeypatch.setattr(repeats, "MOST_ATTEMPTS", 1)
     rows = [(400, "false"), (401, "false"), (404, "false"), (500, None), (429, None)]
 
     def check(row: tuple[int, str | None]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from Middleware.api.answers.responses_answer import ResponsesAnswer
 from Middleware.api.answers.stream_renderers import Pauses
-from Middleware.llmapis import transport
+from Middleware.llmapis import repeats
 from Middleware.models.process import process
 from Middleware.services.llm_dispatch_service import _noted_schemas
 from Middleware.services.response_store import get_response_store
@@ -385,7 +385,7 @@ def test_silence(lab: ApiLab, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_of_a_request_that_ended_stays_under_way(lab: ApiLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "RETRY_WAITS", ())
+    monkeypatch.setattr(repeats, "MOST_ATTEMPTS", 1)
     asked = {"input": "Hi", "stream": True}
 
     def under_way() -> int:
@@ -423,7 +423,7 @@ TOO_LONG = "This model's maximum context length is 8192 tokens, your prompt is t
 def test_failures(
     lab: ApiLab, monkeypatch: pytest.MonkeyPatch, reply: Reply, code: str, status: int, lasting: bool
 ) -> None:
-    monkeypatch.setattr(transport, "RETRY_WAITS", ())
+    monkeypatch.setattr(repeats, "MOST_ATTEMPTS", 1)
     lab.backend.responder = lambda request: reply
     result = stream(lab)
     assert result.types == ["created", "in_progress", "failed"]

@@ -188,7 +188,7 @@ def test_text_that_came_with_or_before_a_failure_is_delivered(kind: str, backend
 SAID = [
     ({"error": {"message": "out of memory"}}, "out of memory"),
     ({"error": "out of memory"}, "out of memory"),
-    ({"error": {"code": 502, "metadata": {"raw": '{"detail": "CUDA died"}'}}}, "CUDA died"),
+    ({"error": {"code": 402, "metadata": {"raw": '{"detail": "CUDA died"}'}}}, "CUDA died"),
     ({"error": {"metadata": {"raw": "plain words"}}}, "plain words"),
     ({"error": {"status_msg": "insufficient balance"}}, "insufficient balance"),
     ({"error": {"failure": {"reason": "the worker died"}}}, "the worker died"),

@@ -17,7 +17,6 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSetting
 from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
 from Middleware.llmapis.transport import Transport
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.models.process import Process
 from Middleware.utilities.answers.stream_parsers import SSEParser
 from Tests.llmapis.transport_lab import SOON
 from Tests.stub_backend import (
@@ -31,7 +30,6 @@ from Tests.stub_backend import (
     sse_reply,
     status_reply,
 )
-from Tests.tables import table
 
 HI = Prompt([{"role": "user", "content": "hi"}])
 SILENCE = {"token": "", "finish_reason": None}
@@ -186,10 +184,11 @@ def test_error_line_of_llama_cpp_raises() -> None:
         handler().read_events(SSEParser().feed(LLAMA_CPP_ERROR))
 
 
+@pytest.mark.usefixtures("short_retry_waits")
 def test_an_answer_that_breaks_off_with_an_error_line_is_no_complete_one(backend: StubBackend) -> None:
     token = sse_event(chat_chunk({"content": "Hel"}))
     for pieces in ([token, LLAMA_CPP_ERROR], [token + LLAMA_CPP_ERROR], [LLAMA_CPP_ERROR]):
-        backend.script(Reply(pieces=pieces, headers={"Content-Type": "text/event-stream"}))
+        backend.default = Reply(pieces=pieces, headers={"Content-Type": "text/event-stream"})
         found: list[dict[str, Any]] = []
         with pytest.raises(BackendResponseError, match="available context size"):
             for chunk in handler(backend).handle_streaming(HI):
@@ -429,40 +428,3 @@ def test_an_error_object_never_repeats_the_key(error: Any) -> None:
     with pytest.raises(BackendResponseError) as caught:
         call.read_whole({"error": error})
     assert "secret" not in str(caught.value) + caught.value.body
-
-
-# -- servers that refuse to be asked for token counts ---------------------------------------------------------------
-
-ASKS = {"stream_options": {"include_usage": True}}
-STRICT = '{"detail": [{"loc": ["body", "stream_options"], "msg": "Extra inputs are not permitted"}]}'
-
-
-@table(
-    "status, body, streams",
-    [
-        (400, "unknown field: stream_options", True),
-        (422, STRICT, True),
-        # These refuse the call for another reason.
-        (400, "the prompt is too long", False),
-        (500, "stream_options crashed", False),
-    ],
-)
-def test_a_server_that_refuses_the_question(
-    backend: StubBackend, monkeypatch: pytest.MonkeyPatch, status: int, body: str, streams: bool
-) -> None:
-    monkeypatch.setattr("Middleware.models.process._process", Process())
-    replies = iter(
-        [json_reply({"error": {"message": body}}, status), chat_stream_reply(["Hello"]), chat_stream_reply(["again"])]
-    )
-    backend.responder = lambda request: next(replies)
-    first = len(backend.requests)
-    if not streams:
-        with pytest.raises(BackendStatusError):
-            list(handler(backend, samplers=ASKS).handle_streaming(HI))
-        assert len(backend.requests) == first + 1
-        return
-    assert text(list(handler(backend, samplers=ASKS).handle_streaming(HI))) == "Hello"
-    # Remembered: the next call does not ask.
-    assert text(list(handler(backend, samplers=ASKS).handle_streaming(HI))) == "again"
-    asked, *others = [request.json for request in backend.requests[first:]]
-    assert asked.pop("stream_options") == ASKS["stream_options"] and others == [asked, asked]

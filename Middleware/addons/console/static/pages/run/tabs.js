@@ -62,6 +62,7 @@ export function Settings({ span, call, attempt, payload, node }) {
       ["Kind of server", at["provider.name"]], ["Operation", at["operation.name"]], ["Model asked for", at["request.model"]],
       ["Model that answered", at["response.model"]], ["Ended because", list(at["response.finish_reasons"])],
       ["Status of the answer", at["http.status"]], ["Messages left out", at.dropped_messages || null],
+      ["Refused by the server", list(at.left_out)], ["Empty answer", at.empty],
     ]} />
     <h3>sent with the prompt</h3>
     ${asked.length ? html`<${Facts} look="facts mono" rows=${asked.map(([name, value]) => [name, typeof value === "string" ? value : json(value)])} />`
