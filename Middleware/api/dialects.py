@@ -65,7 +65,8 @@ def dialect_of(environ: Mapping[str, Any]) -> Dialect:
 
 def plain_path(path: str) -> str:
     """Return the path of a request as the application's routes spell it. Base URLs are pasted with slashes and /v1."""
-    if not path.startswith("/"):
+    # Nearly every path is plain, and this is asked several times for each request.
+    if path[:1] != "/" or ("//" not in path and path[-1] != "/" and not path.startswith("/v1/v1/")):
         return path
     path = _SLASHES.sub("/", path)
     # Anthropic's base URLs end without /v1, which its clients add; in many programs only one with /v1 can be entered.

@@ -18,7 +18,6 @@ from Tests.tables import check_all, table
 from Tests.workflows.engine_lab import llm, static, user
 
 CHATS = (CHAT, "/api/chat", "/v1/responses", "/v1/messages")
-TEXTS = ("/v1/completions", "/api/generate", "/api/v1/generate")
 MODES = (False, True)
 OPENAI, OLLAMA_CHAT, CLAUDE_MESSAGES = "openAIChatCompletion", "ollamaApiChat", "claudeMessages"
 COMPLETION, OLLAMA_TEXT, KOBOLD = "openAIV1Completion", "ollamaApiGenerate", "koboldCppGenerate"

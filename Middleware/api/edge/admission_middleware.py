@@ -330,8 +330,8 @@ def take_body(environ: WSGIEnvironment, limit: int | None) -> Refusal | None:
     # Waitress has asked about the head, and since then the list of keys has changed, or a browser has signed in.
     if BODY_LEFT_KEY in environ:
         return ADMITTED_TOO_LATE
-    coding = coding_of(environ) if has_body(environ) else ""
-    refusal = refusal_of(coding) or _refusal_in_reading(environ, limit, coding)
+    coding = coding_of(environ) if "HTTP_CONTENT_ENCODING" in environ and has_body(environ) else ""
+    refusal = (coding and refusal_of(coding)) or _refusal_in_reading(environ, limit, coding)
     if refusal is not None:
         environ[BODY_LEFT_KEY] = True
     return refusal

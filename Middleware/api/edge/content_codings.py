@@ -26,7 +26,7 @@ def coding_of(environ: WSGIEnvironment) -> str:
 
 def refusal_of(coding: str) -> Refusal | None:
     """Refuse a coding that is not known here, or more than one."""
-    if not coding or coding in _CODINGS:
+    if coding in _CODINGS:
         return None
     return Refusal(
         "415 Unsupported Media Type",

@@ -321,7 +321,8 @@ def with_images_moved(messages: Sequence[Message], text: str = "") -> list[Messa
 
 def has_stray_images(messages: Sequence[Message]) -> bool:
     """Return whether ``with_images_moved`` has something to move."""
-    return any("images" in message and message["role"] != "user" for message in messages)
+    # A generator would cost a call for each of thousands of messages.
+    return bool([message for message in messages if "images" in message and message["role"] != "user"])
 
 
 # -- the data of images and files --------------------------------------------------------------------------------------
