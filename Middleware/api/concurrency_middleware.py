@@ -13,7 +13,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from Middleware.api.dialects import API_TYPES, route_path
 from Middleware.api.errors import RETRY_AFTER, PublicError, error_body
 from Middleware.api.requests.background_tasks import is_waiting_task
-from Middleware.api.requests.load_calls import waits_for_nothing
+from Middleware.api.requests.load_calls import is_load_call
 from Middleware.api.running.disconnect_watcher import probe_for
 from Middleware.api.running.running_requests import request_of
 from Middleware.common.fair_semaphore import Slots
@@ -73,7 +73,7 @@ class ConcurrencyLimitMiddleware:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         is_run = environ.get("REQUEST_METHOD") == "POST" and route_path(environ) in API_TYPES
-        if not is_run or waits_for_nothing(environ):
+        if not is_run or is_load_call(environ):
             return self.app(environ, start_response)
         return self.pass_through(self.app, environ, start_response)
 

@@ -16,6 +16,7 @@ from Middleware.api.dialects import Dialect, dialect_of, request_label, route_pa
 from Middleware.api.running.running_requests import REQUEST_ID_KEY
 from Middleware.exceptions import (
     BackendError,
+    BackendLoopError,
     ClientError,
     ConfigurationError,
     DataKeyError,
@@ -40,6 +41,8 @@ NO_RETRY = ("x-should-retry", "false")
 _LASTING = frozenset((400, 401, 403, 404, 413, 422))
 # The same request may succeed in a moment.
 _UNAVAILABLE = (GateTimeoutError, StateUnavailableError)
+# A server that has sent this one the request sees from 508 that it comes back to itself.
+_STATUSES = ((BackendLoopError, 508), (BackendError, 502), (_UNAVAILABLE, 503))
 _QUOTED = re.compile(r"'.*'", re.DOTALL)
 _PAYMENT_REQUIRED = 402
 _TOO_MANY_REQUESTS = 429
@@ -104,7 +107,7 @@ def describe_error(error: BaseException, request: RequestContext | None = None) 
     # Werkzeug raises these when the body cannot be read.
     if isinstance(error, HTTPException):
         return PublicError(error.code or 500, f"{error.code or 500} {error.name}")
-    status = 502 if isinstance(error, BackendError) else 503 if isinstance(error, _UNAVAILABLE) else 500
+    status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
     if isinstance(error, WilmerError):
         message = str(error)
     else:
@@ -123,7 +126,7 @@ def describe_error(error: BaseException, request: RequestContext | None = None) 
 
 
 def _cause_of(error: BaseException) -> Cause:
-    if isinstance(error, ConfigurationError):
+    if isinstance(error, (BackendLoopError, ConfigurationError)):
         return Cause.LASTING
     if not isinstance(error, BackendError):
         return Cause.OTHER

@@ -20,6 +20,7 @@ from Middleware.cli.signals import end_orderly
 from Middleware.cli.standard_streams import run_command
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.http.addresses import is_loopback
+from Middleware.utilities.http.via import own_server
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ def prepare(
     configure(launch)
     launch.host = instance.LISTEN_ADDRESS
     launch.address, launch.port = launch.bind().getsockname()[:2]
-    instance.PORT = launch.port
+    instance.PORT = own_server().port = launch.port
     instance.PRIVATE_CLIENTS_ONLY = (
         instance.ACCESS_KEYS is None and not arguments.allow_public and not is_loopback(launch.address)
     )

@@ -15,6 +15,7 @@
     |   |-- BackendTimeoutError         (also TimeoutError)
     |   |-- BackendStatusError          answered with a status of 400 or more
     |   |-- BackendResponseError        (also ValueError) answered something unreadable, or an error object
+    |   |   `-- BackendLoopError        the request came back to this server
     |   |-- FailoverError               (also RuntimeError) it failed, and its backup must not or cannot be used
     |   |-- CurlError                   (also RuntimeError) workflows/tools/curl/tool
     |   |   |-- CurlExitError
@@ -202,6 +203,10 @@ class BackendStatusError(BackendError):
 
 class BackendResponseError(BackendError, ValueError):
     """The server's answer cannot be read, or is an error object with a good status."""
+
+
+class BackendLoopError(BackendResponseError):
+    """The endpoint leads back to this server. Neither a retry nor a backup helps: the request would come back again."""
 
 
 class FailoverError(BackendError, RuntimeError):

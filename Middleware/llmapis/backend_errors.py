@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from Middleware.exceptions import (
     BackendConnectionError,
     BackendError,
+    BackendLoopError,
     BackendResponseError,
     BackendStatusError,
     BackendTimeoutError,
@@ -37,7 +38,7 @@ MAX_ENTRIES = 20
 # A page shows its title and first text within this size; searching more of it takes time.
 MAX_PAGE_CHARACTERS = 16384
 # The texts of these errors contain nothing that the server sent.
-_OWN_WORDS = (BackendConnectionError, BackendTimeoutError)
+_OWN_WORDS = (BackendConnectionError, BackendLoopError, BackendTimeoutError)
 # The numbers of these errors are not those of the operating system.
 _OWN_NUMBERS = (ssl.SSLError, socket.gaierror, socket.herror)
 _SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "proxy-authorization", "x-goog-api-key")
@@ -69,6 +70,8 @@ _NO_MODEL = re.compile(r"\bmodel\b.{0,200}\b(?:not found|not exist)\b|\b(?:no su
 STRICT_TEMPLATE = re.compile(
     r"roles must alternate|system message must be (?:the first|at the beginning)", re.IGNORECASE
 )
+# What this program answers to a request that comes back, and to one whose back-end has answered so.
+_LOOP = re.compile(r"this WilmerAI is already answering this request|leads back to this WilmerAI")
 _CANNOT_SEE = re.compile(
     r"(?:not|n't) support(?:ed)?\b[^.,;:]{0,20}\b(?:image|vision|multimodal)"
     r"|\bimages? (?:inputs? )?(?:is|are) not supported|not a multimodal model|image_url is only supported"
@@ -228,6 +231,16 @@ def _container_hint(kind: Kind, host: str) -> str:
     return ""
 
 
+def loop_error(endpoint: str, target: Target) -> BackendLoopError:
+    """Return the error for an endpoint that leads back to this server."""
+    return BackendLoopError(f"{_where(endpoint, target)} leads back to this WilmerAI", endpoint=endpoint)
+
+
+def says_loop(said: str) -> bool:
+    """Return whether a back-end's answer says that the request has come back, to it or to a server behind it."""
+    return _LOOP.search(said) is not None
+
+
 def not_json_error(endpoint: str, target: Target, status: int, content_type: str, size: int) -> BackendResponseError:
     kind = content_type.partition(";")[0].strip()[:60] or "no content type"
     return BackendResponseError(
@@ -248,11 +261,13 @@ def status_error(
     location: str = "",
     file: str = "",
     asked: Sequence[str] = (),
-) -> BackendStatusError:
+) -> BackendError:
     """Return the error for an answer with an error status.
 
     ``file``: the endpoint's file. ``asked``: the URLs that were asked, if it was more than one.
     """
+    if says_loop(body):
+        return loop_error(endpoint, target)
     said = f": {body}" if body else ""
     tried = f"Asked at {' and '.join(asked)}. " if asked else ""
     place = f"Check 'endpoint', 'apiPath' and the ApiType in {file or 'the endpoint file'}, and the model name."

@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import partial
 
 from Middleware.exceptions import (
+    BackendLoopError,
     ClientError,
     ConfigurationError,
     EarlyTerminationException,
@@ -47,6 +48,10 @@ TYPES: Mapping[str, type[BaseLlmApiHandler]] = {
     api_types.KOBOLD_GENERATE: KoboldCppApiHandler,
     api_types.CLAUDE_MESSAGES: ClaudeApiHandler,
 }
+
+# A full gate is not a failure of the back-end, and the backup would wait at the same gate. In a loop, the inner one of
+# two requests would ask it.
+_NO_FAILOVER = (EarlyTerminationException, GateTimeoutError, BackendLoopError)
 
 
 class LlmApiService:
@@ -281,8 +286,7 @@ class LlmApiService:
                 return self._handler.handle_non_streaming(sent)
             # Its place is free again before a backup is called; holding two could block both queues.
             return turn.run(lambda scope: self._generate_in_turn(turn, scope, call, sent))
-        # A full gate is not a failure of the back-end, and the backup would wait at the same gate.
-        except (EarlyTerminationException, GateTimeoutError):
+        except _NO_FAILOVER:
             raise
         # Any error of this back-end is a reason to use the backup.
         except Exception as error:
@@ -326,8 +330,7 @@ class LlmApiService:
                 if self._backup_name:
                     begun = yield from failover.up_to_visible(chunks)
                 yield from chunks
-        # A full gate is not a failure of the back-end, and the backup would wait at the same gate.
-        except (EarlyTerminationException, GateTimeoutError):
+        except _NO_FAILOVER:
             raise
         # Any error of this back-end is a reason to use the backup.
         except Exception as error:

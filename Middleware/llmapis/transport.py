@@ -26,6 +26,7 @@ from Middleware.utilities.http.connection import SLICE_SECONDS
 from Middleware.utilities.http.exchange import Exchange
 from Middleware.utilities.http.pool import ConnectionPool
 from Middleware.utilities.http.problems import HttpError, too_large_problem
+from Middleware.utilities.http.via import own_server, via_headers
 from Middleware.utilities.http.wire import HttpRequest, ResponseHead, Route, Target, parse_target
 from Middleware.utilities.text_utils import encode_text
 
@@ -75,7 +76,7 @@ class BackendRequest:
 
     def to_http(self, url: str, traceparent: str = "") -> HttpRequest:
         """Return the request to ``url`` without its body. Raises ConfigValueError for an invalid URL."""
-        headers = dict(self.headers)
+        headers = {**via_headers(), **self.headers}
         if traceparent:
             headers["traceparent"] = traceparent
         if not any(name.lower() == "content-type" for name in headers):
@@ -151,6 +152,8 @@ class BackendStream:
 
     def _read(self) -> Generator[bytes, None, None]:
         exchange, watch = self._exchange, self._request.watch
+        if own_server().is_at(self.target.host, self.target.port, self._scope):
+            raise errors.loop_error(self._request.endpoint_name, self.target)
         error: BaseException | None = None
         attempt = None if watch is None else watch.begin(self._url, self._request.payload, self._traceparent)
         try:

@@ -69,6 +69,7 @@ class RequestContext:
         asked_model: the model that the client has named; "" for none.
         misspelt_model: in words that there is no model of this name, and the nearest one; "" if it is not nearly one.
         body_bytes: the length of its body.
+        via: the value of the header ``X-Wilmer-Via`` for the back-ends that are called for it; "" before the first.
         traceparent: the header of this name, with which a client says which trace the request belongs to; "" for none.
         trace: that trace, or one of its own; None where none are sent.
         files: the configuration files that were used, by path, each with its name below the config root; None if they
@@ -125,6 +126,7 @@ class RequestContext:
     asked_model: str = ""
     misspelt_model: str = ""
     body_bytes: int = 0
+    via: str = ""
     traceparent: str = ""
     trace: TraceContext | None = None
     files: dict[str, str] | None = field(default=None, repr=False)

@@ -60,6 +60,7 @@ ANTHROPIC_TYPES = {
     502: "api_error",
     503: "overloaded_error",
     504: "timeout_error",
+    508: "api_error",
 }
 
 

@@ -47,6 +47,7 @@ from Middleware.utilities.config.lookup import config_lookup
 from Middleware.utilities.config.workflows import TEST_SUFFIX
 from Middleware.utilities.http.client import HttpClient
 from Middleware.utilities.http.problems import HttpError
+from Middleware.utilities.http.via import via_headers
 from Middleware.utilities.http.wire import HttpRequest, parse_target
 from Middleware.utilities.terminal import wants_colour
 from Middleware.utilities.text_utils import counted, nearest
@@ -66,6 +67,7 @@ MAX_LIST_BYTES = 4 * 1024 * 1024
 # A message shows at most this many of a server's models.
 SHOWN_MODELS = 5
 UNAUTHORIZED = 401
+LOOP_DETECTED = 508
 # What these servers write into ``owned_by``. They answer with the model that is loaded, whatever name is sent.
 ONE_MODEL = frozenset(("llamacpp", "koboldcpp", "user"))
 OLLAMA_TYPES = frozenset((api_types.OLLAMA_CHAT, api_types.OLLAMA_GENERATE, api_types.OLLAMA_EMBEDDINGS))
@@ -347,7 +349,7 @@ def _get(url: str, headers: Mapping[str, str]) -> tuple[int, object]:
         request = HttpRequest(
             parse_target(url),
             "GET",
-            {"Accept": "application/json", **headers},
+            {"Accept": "application/json", **via_headers(), **headers},
             PROBE_SECONDS,
             PROBE_SECONDS,
             max_bytes=MAX_LIST_BYTES,
@@ -442,8 +444,11 @@ def _origin(url: object) -> str:
 def why_silent(origin: str) -> str:
     """Return what keeps a server from answering; empty if it answers with any status."""
     try:
-        request = HttpRequest(parse_target(f"{origin}/"), "GET", {}, PROBE_SECONDS, PROBE_SECONDS, max_bytes=0)
-        HttpClient().call(request, seconds=PROBE_SECONDS)
+        request = HttpRequest(
+            parse_target(f"{origin}/"), "GET", via_headers(), PROBE_SECONDS, PROBE_SECONDS, max_bytes=0
+        )
+        if HttpClient().call(request, seconds=PROBE_SECONDS).head.status == LOOP_DETECTED:
+            return "leads back to this WilmerAI"
     except HttpError as error:
         return f"does not answer: {error.problem.text}"
     except ConfigurationError as error:

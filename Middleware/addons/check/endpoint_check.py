@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from Middleware.addons.check.findings import Finding, shown_address
 from Middleware.addons.check.lookups import files_in, folder_problem, folders_in, problem_of
+from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.llmapis.addresses import api_path_of, compose
 from Middleware.llmapis.api_keys import resolve_api_key
@@ -32,6 +33,7 @@ from Middleware.utilities.config.keys.endpoint import CANONICAL_SAMPLER_KEYS, EN
 from Middleware.utilities.config.lookup import candidate, find_file
 from Middleware.utilities.config.store import FoundFile, read_object
 from Middleware.utilities.files.path_utils import split_name
+from Middleware.utilities.http.via import is_own_host
 from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.text_utils import nearest
 
@@ -71,6 +73,23 @@ def check_key(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
     except ConfigurationError as error:
         message = str(error).removeprefix(f"{display}: ").partition(" (at apiKey)")[0]
         yield Finding("warning", display, "apiKey", None, message, error.expected)
+
+
+def check_own_port(endpoints: Mapping[str, object]) -> Iterator[Finding]:
+    """Yield the endpoint files whose address is that of a server for the current user. No name is resolved."""
+    port = config_utils.user_int("port") if instance.PORT is None else instance.PORT
+    for display, content in endpoints.items():
+        url = ENDPOINT.text(content, "endpoint").strip() if isinstance(content, Mapping) else ""
+        target = parse_target(url) if is_address(url) else None
+        if target is not None and target.port == port and is_own_host(target.host):
+            yield Finding(
+                "error",
+                display,
+                "endpoint",
+                None,
+                f"the address leads back to this WilmerAI, which listens on port {port}",
+                "the address of the LLM server, or another 'port' of the user",
+            )
 
 
 class EndpointCheck:

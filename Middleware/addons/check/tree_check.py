@@ -11,6 +11,7 @@ from typing import Any
 from Middleware.addons.check.endpoint_check import (
     check_endpoint_presets,
     check_key,
+    check_own_port,
     check_preset_folder,
     check_presets_anywhere,
 )
@@ -230,6 +231,7 @@ class TreeCheck:
         self._add(self._locate(check.memory(known)), user)
         self._named(user, lookups, tree)
         self.result.used_endpoints[user] = dict(self._used_endpoints())
+        self._add(self._locate(check_own_port(self.result.used_endpoints[user])), user)
 
     def _used_endpoints(self) -> Iterator[tuple[str, Any]]:
         """Yield the endpoints in the current user's folder; the texts of workflows may name any of them."""

@@ -16,12 +16,14 @@ from Middleware.exceptions import ConfigurationError
 from Middleware.llmapis import api_types
 from Middleware.llmapis.addresses import MODELS, NO_SUCH_PATH, api_path_of, compose, key_headers
 from Middleware.llmapis.api_keys import resolve_api_key
+from Middleware.llmapis.backend_errors import says_loop
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.http.client import HttpClient
 from Middleware.utilities.http.problems import HttpError, Kind
+from Middleware.utilities.http.via import via_headers
 from Middleware.utilities.http.wire import HttpRequest, parse_target
 
 # Servers that do not answer cost the whole time limit each, so all are asked side by side.
@@ -300,6 +302,8 @@ class _ServerQueries:
     @staticmethod
     def _judged(answer: _Answer) -> BackendStatus | None:
         """Return what an error status means; None for an answer, or for a server that only lacks the question."""
+        if says_loop(answer.text):
+            return BackendStatus("refusing", problem="it leads back to this WilmerAI")
         if answer.status in (401, 403):
             return BackendStatus("refusing", problem="it does not accept the API key of the endpoint")
         if answer.status == 503:
@@ -322,7 +326,7 @@ class _ServerQueries:
         request = HttpRequest(
             parse_target(url),
             "GET",
-            {"Accept": "application/json", **headers},
+            {"Accept": "application/json", **via_headers(), **headers},
             ASK_SECONDS,
             ASK_SECONDS,
             max_bytes=MAX_BYTES,

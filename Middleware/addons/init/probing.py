@@ -20,6 +20,7 @@ from Middleware.llmapis.addresses import MODELS, NO_SUCH_PATH, compose, key_head
 from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.http.client import HttpClient
 from Middleware.utilities.http.problems import HttpError, HttpProblem, Kind
+from Middleware.utilities.http.via import via_headers
 from Middleware.utilities.http.wire import HttpRequest, parse_target
 
 # For one question to this computer, connecting included. Its servers answer within milliseconds.
@@ -95,7 +96,7 @@ class Reply:
 
 def ask(url: str, key: str = "", body: object = None, seconds: float = SECONDS) -> Reply:
     """Return the answer at a URL. Redirects are not followed. Raises UnreachableError."""
-    headers = {"Accept": "application/json", **key_headers(url, None, key)}
+    headers = {"Accept": "application/json", **via_headers(), **key_headers(url, None, key)}
     data = None if body is None else json.dumps(body).encode("utf-8")
     if data is not None:
         headers["Content-Type"] = "application/json"

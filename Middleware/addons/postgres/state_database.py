@@ -6,6 +6,7 @@ Imported only where a state database is named.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import time
@@ -38,6 +39,7 @@ from Middleware.models.process import process
 from Middleware.utilities.command_lines import own_command
 from Middleware.utilities.discussion_state import Discussions
 from Middleware.utilities.discussions.discussion_folder import discussions
+from Middleware.utilities.http.via import own_server
 from Middleware.utilities.text_utils import storable
 
 logger = logging.getLogger(__name__)
@@ -132,6 +134,15 @@ def _owner(request_id: str) -> str | None:
 # -- the connections ---------------------------------------------------------------------------------------------------
 
 
+def _shared_secret(connection: StateConnection) -> bytes:
+    """Return what the servers of one database sign their tokens with. It need not be kept from those who may read it:
+    a request with a token that is not the sender's own is only refused."""
+    [(made,)] = connection.execute(
+        "SELECT extract(epoch FROM applied_at)::text FROM wilmer.schema_version WHERE version = 1"
+    ).fetchall()
+    return hashlib.sha256(f"wilmer via {made}".encode()).digest()
+
+
 class StateStartError(OperatorError):
     """The state database cannot be used. The text is one line for the administrator, without the password."""
 
@@ -169,6 +180,7 @@ class StateWorker:
                 if not notifications_arrive(self.database, connection, self.database.checkout_seconds):
                     raise StateStartError(_POOLER)
                 migrate(connection)
+                own_server().secret = _shared_secret(connection)
             self.session.open()
             self.listener.start()
         except AddressError as error:

@@ -33,7 +33,7 @@ from Middleware.api.edge.browser_safety import (
 )
 from Middleware.api.edge.client_addresses import public_address, refusal_of_public
 from Middleware.api.edge.content_codings import PIECE_BYTES, coding_of, decoded, refusal_of
-from Middleware.api.errors import RETRY_AFTER, PublicError, error_body
+from Middleware.api.errors import NO_RETRY, RETRY_AFTER, PublicError, error_body
 from Middleware.api.running.running_requests import REQUEST_ID_KEY, REQUEST_KEY, running_requests
 from Middleware.common.constants import ANTHROPIC_MESSAGES, OPENAI_CHAT, OPENAI_COMPLETION, OPENAI_RESPONSES
 from Middleware.exceptions import ServerStoppingError
@@ -42,6 +42,7 @@ from Middleware.models.request_context import RequestContext, new_request_id
 from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.idempotency_service import get_idempotency_service
 from Middleware.services.response_builder_service import to_json
+from Middleware.utilities.http.via import ENVIRON_KEY, chain, comes_back
 from Middleware.utilities.once import Once
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ ADMITTED_TOO_LATE = Refusal(
     "its body was not read. Send it again.",
     (RETRY_AFTER,),
 )
+# Answered even without a key: the request is one of this server's own, and might wait for itself for ever.
+LOOP = Refusal("508 Loop Detected", "this WilmerAI is already answering this request", (NO_RETRY,))
 STOPPING = Refusal("503 Service Unavailable", str(ServerStoppingError()), (RETRY_AFTER,))
 
 
@@ -134,15 +137,8 @@ class AdmissionMiddleware:
         is_post, request_id = method == "POST", new_request_id()
         environ[REQUEST_ID_KEY] = request_id
         self._use_plain_path(environ)
-        outsider = public_address(environ) if self._private_only else None
-        if outsider is not None:
-            return _refuse_connection(
-                refusal_of_public(outsider), environ, start_response, self._outsiders.first(outsider)
-            )
-        # A forked process shares the sockets of the one before it, has its number, and none of its threads. So not even
-        # the check of a load balancer is answered.
-        if self._worker is not None and os.getpid() != self._process:
-            return _refuse_connection(FORKED, environ, start_response)
+        if (refused := self._unchecked_refusal(environ)) is not None:
+            return _refuse_connection(*refused, environ, start_response)
         if (mounted := self._mounted(environ)) is not None:
             return mounted(environ, _with_headers(start_response, id_headers(environ), True))
         if is_post:
@@ -176,9 +172,20 @@ class AdmissionMiddleware:
         request.listeners = self._listeners
         return admit(self.app, request, environ, start_response)
 
+    def _unchecked_refusal(self, environ: WSGIEnvironment) -> tuple[Refusal, bool] | None:
+        """Return the refusal of a request before anything else is checked, and whether it is logged, or None."""
+        if comes_back(environ.get(ENVIRON_KEY, "")):
+            return LOOP, True
+        outsider = public_address(environ) if self._private_only else None
+        if outsider is not None:
+            return refusal_of_public(outsider), self._outsiders.first(outsider)
+        # A forked process shares the sockets of the one before it, has its number, and none of its threads. So not even
+        # the check of a load balancer is answered.
+        return (FORKED, True) if self._worker is not None and os.getpid() != self._process else None
+
     def refuses(self, environ: WSGIEnvironment) -> bool:
         """Return whether the request will be refused, decided by its head alone; for servers that read bodies first."""
-        if self._private_only and public_address(environ) is not None:
+        if comes_back(environ.get(ENVIRON_KEY, "")) or (self._private_only and public_address(environ) is not None):
             return True
         self._use_plain_path(environ)
         if (mounted := self._mounted(environ)) is not None:
@@ -225,6 +232,7 @@ def admit(
     try:
         if request.api_type != OTHER_API:
             request.body_bytes = _declared_length(environ) or 0
+            request.via = chain(environ[ENVIRON_KEY]) if ENVIRON_KEY in environ else ""
             request.traceparent = environ.get("HTTP_TRACEPARENT", "")
             request.report("request_arrived", request)
         _displace_earlier_attempt(request, environ)
@@ -298,7 +306,7 @@ def _log_refusal(environ: WSGIEnvironment, refusal: Refusal) -> None:
 
 
 def _refuse_connection(
-    refusal: Refusal, environ: WSGIEnvironment, start_response: StartResponse, is_logged: bool = True
+    refusal: Refusal, is_logged: bool, environ: WSGIEnvironment, start_response: StartResponse
 ) -> Iterable[bytes]:
     """Refuse a request before anything of it is checked."""
     if has_body(environ):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from wsgiref.types import WSGIEnvironment
 
+from Middleware.api.requests.load_calls import waiting_body
 from Middleware.models.messages import Message
 
 SYSTEM_ROLES = ("system", "systemMes")
@@ -98,19 +98,10 @@ def limit_in(body: Mapping[str, object]) -> int | None:
 def is_waiting_task(environ: WSGIEnvironment) -> bool:
     """Return whether the body of a request that waits for a slot is a front-end's own request.
 
-    The body must have been read into memory. It is parsed here only for requests that wait, and read again later.
+    It is parsed here only for requests that wait.
     """
-    stream = environ.get("wsgi.input")
-    if stream is None:
-        return False
-    try:
-        body = json.loads(stream.read())
-    # A mistake in it is reported when the handler reads it.
-    except (ValueError, RecursionError):
-        return False
-    finally:
-        stream.seek(0)
-    return isinstance(body, dict) and is_background_task(_sent(body), body.get("stream") is True)
+    body = waiting_body(environ)
+    return is_background_task(_sent(body), body.get("stream") is True)
 
 
 def _sent(body: Mapping[str, object]) -> list[Message]:

@@ -6,43 +6,43 @@ Nothing has to be loaded here, so such a call is answered at once and does not w
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from wsgiref.types import WSGIEnvironment
 
 from Middleware.api.dialects import api_type_of
-from Middleware.api.requests.messages import string_list
 from Middleware.common.constants import OLLAMA_CHAT, OLLAMA_GENERATE
 
 # Such a call names a model and perhaps how long it stays loaded. At the gate only bodies up to this size are read.
 MAX_BYTES = 4096
+_SHORT = re.compile("[0-9]{1,4}")
 
 
-def waits_for_nothing(environ: WSGIEnvironment) -> bool:
-    """Return whether a request at the gate is such a call. Its body is in memory, and is read again later."""
-    if not _may_be_one(environ):
+def is_load_call(environ: WSGIEnvironment, body: Mapping[str, object] | None = None) -> bool:
+    """Return whether a request only loads or unloads a model. ``body``: None for a request at the gate."""
+    kind, length = api_type_of(environ), environ.get("CONTENT_LENGTH") or ""
+    if kind not in (OLLAMA_CHAT, OLLAMA_GENERATE) or not _SHORT.fullmatch(length) or int(length) > MAX_BYTES:
         return False
-    stream = environ["wsgi.input"]
+    asked = waiting_body(environ) if body is None else body
+    if kind == OLLAMA_CHAT:
+        return asked.get("messages") in (None, [])
+    empty = all(asked.get(key) in (None, "") for key in ("system", "prompt"))
+    return empty and asked.get("images") in (None, [], [""])
+
+
+def waiting_body(environ: WSGIEnvironment) -> Mapping[str, object]:
+    """Return the JSON object in the body of a request at the gate; an empty one for anything else.
+
+    The body must have been read into memory. It is read again later.
+    """
+    stream = environ.get("wsgi.input")
+    if stream is None:
+        return {}
     try:
         body = json.loads(stream.read())
     # A mistake in it is reported when the handler reads it.
     except (ValueError, RecursionError):
-        return False
+        return {}
     finally:
         stream.seek(0)
-    return isinstance(body, dict) and is_load_call(environ, body)
-
-
-def is_load_call(environ: WSGIEnvironment, body: Mapping[str, object]) -> bool:
-    """Return whether a request of Ollama's API with this parsed body only loads or unloads a model."""
-    if not _may_be_one(environ):
-        return False
-    if api_type_of(environ) == OLLAMA_CHAT:
-        return body.get("messages") in (None, [])
-    texts = (body.get("system"), body.get("prompt"))
-    return all(text in (None, "") for text in texts) and not string_list(body.get("images"))
-
-
-def _may_be_one(environ: WSGIEnvironment) -> bool:
-    length: str = environ.get("CONTENT_LENGTH") or ""
-    is_small = length.isascii() and length.isdigit() and len(length) <= 4 and int(length) <= MAX_BYTES
-    return is_small and api_type_of(environ) in (OLLAMA_CHAT, OLLAMA_GENERATE)
+    return body if isinstance(body, dict) else {}

@@ -87,6 +87,21 @@ def is_private_address(text: str) -> bool:
     return is_local_address(text) or _unmapped(ipaddress.ip_address(text)) in _CARRIER
 
 
+def is_own_address(host: str) -> bool:
+    """Return whether a host is an address of this computer. Connections to 0.0.0.0 reach it, too, on most systems."""
+    address = parse_address(host)
+    if address is None:
+        return False
+    plain = _unmapped(address)
+    try:
+        with socket.socket(socket.AF_INET if plain.version == 4 else socket.AF_INET6) as probe:
+            # Only the addresses of the own interfaces can be bound, so that none of them has to be listed.
+            probe.bind((str(plain), 0))
+    except OSError:
+        return False
+    return True
+
+
 def parse_address(host: str) -> IPAddress | None:
     """Return the IP address that a host consists of, None for a name."""
     try:

@@ -11,6 +11,7 @@ import pytest
 from Middleware.addons.check import check_command
 from Middleware.cli.commands import all_commands
 from Middleware.utilities import config_utils
+from Middleware.utilities.http.via import comes_back
 from Tests.addons.check.config_tree import ENDPOINT, changed, write_tree
 from Tests.stub_backend import Reply, StubBackend
 from Tests.tables import table
@@ -39,6 +40,7 @@ def findings(
     config_utils.reset_config_store()
     all_commands()["check"].run(["--PublicDirectory", str(tmp_path), "--online", "--json"])
     found = json.loads(capsys.readouterr().out)["findings"]
+    assert all(comes_back(request.headers["x-wilmer-via"]) for request in server.requests)
     return [one for one in found if server.url in one["message"]]
 
 

@@ -9,6 +9,7 @@ import pytest
 from Middleware.addons.check.check_command import PROBE_SECONDS, why_silent
 from Middleware.exceptions import BackendConnectionError
 from Middleware.llmapis.transport import BackendRequest, Transport
+from Middleware.utilities.http.via import comes_back
 from Tests.stub_backend import Reply, StubBackend
 from Tests.utilities.http.lab import Tunnels, certificate, tls_backend
 
@@ -56,6 +57,13 @@ def test_proxy_and_bundle_together(
         proxy.refuses = True
         assert "403 Forbidden" in why_silent("https://far.example")
         proxy.shutdown()
+
+
+def test_a_server_that_is_this_one() -> None:
+    with StubBackend() as server:
+        server.default = Reply(status=508)
+        assert why_silent(server.url) == "leads back to this WilmerAI"
+        assert comes_back(server.requests[0].headers["x-wilmer-via"])
 
 
 @pytest.mark.parametrize("reply", [Reply(status=404), Reply(status=500), Reply(pieces=[b"a"], hang=True)])

@@ -115,6 +115,16 @@ def test_a_folder_of_conversations_that_cannot_be_written(
     assert "the directory of conversations: it cannot be created, as" in text
 
 
+def test_an_endpoint_that_is_this_server(
+    tmp_path: Path, log: pytest.LogCaptureFixture, check: LoadCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instance, "PORT", 5999)
+    started(check, tmp_path, changed(ENDPOINT, endpoint="http://localhost:5999"))
+    (record,) = [record for record in log.records if "heck" in record.name]
+    assert record.levelname == "WARNING" and f"  {ENDPOINT}" in record.getMessage()
+    assert "leads back to this WilmerAI, which listens on port 5999" in record.getMessage()
+
+
 def test_only_served_users_count(
     tmp_path: Path, log: pytest.LogCaptureFixture, check: LoadCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:

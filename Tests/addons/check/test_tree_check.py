@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -661,6 +662,49 @@ def test_a_backup_far_away(tree: TreeLab) -> None:
     assert found.expected == '"allowRemoteBackup": true in the file of that endpoint'
     allowed = changed(SPARE, endpoint="http://8.8.8.8:1", allowRemoteBackup=True)
     assert tree.check(changed(ENDPOINT, backupEndpointName="Spare"), allowed) == []
+
+
+@table(
+    ("port", "user", "address", "own"),
+    [
+        (None, {}, "http://127.0.0.1:5000", True),
+        (None, {}, "http://127.0.0.1:5001", False),
+        (None, {"port": 5001}, "http://127.0.0.1:5001/v1", True),
+        (None, {"port": 5001}, "http://127.0.0.1:5000", False),
+        (None, {"port": 80}, "http://localhost", True),
+        # What the command line says counts for all users.
+        (5055, {"port": 5001}, "http://127.0.0.1:5001", False),
+        (5055, {"port": 5001}, "HTTPS://User:Pass@LocalHost:5055/v1?x=y", True),
+        *[
+            (5055, {}, f"http://{host}:5055", own)
+            for host, own in (
+                ("0.0.0.0", True),
+                ("[::1]", True),
+                ("[::]", True),
+                ("127.8.8.8", True),
+                ("localhost.", True),
+                (socket.gethostname(), True),
+                ("192.0.2.7", False),
+                ("llm.example", False),
+                ("host.docker.internal", False),
+            )
+        ],
+        (5055, {}, "127.0.0.1:5055", False),
+        (0, {"port": 0}, "http://127.0.0.1", False),
+    ],
+)
+def test_an_endpoint_that_is_this_server(
+    tree: TreeLab, monkeypatch: pytest.MonkeyPatch, port: int | None, user: dict[str, Any], address: str, own: bool
+) -> None:
+    monkeypatch.setattr(instance, "PORT", port)
+    found = [
+        one
+        for one in tree.check(changed(USER, **user), changed(ENDPOINT, endpoint=address))
+        if "leads back to this WilmerAI" in one.message
+    ]
+    assert len(found) == int(own)
+    for one in found:
+        assert (one.severity, one.file, one.json_path) == ("error", ENDPOINT, "endpoint") and one.line is not None
 
 
 def test_a_backup_that_makes_embeddings(tree: TreeLab) -> None:

@@ -12,6 +12,7 @@ import pytest
 from Middleware.addons.console import backend_routes
 from Middleware.addons.console.backend_routes import BackendServer, ask
 from Middleware.llmapis import api_types
+from Middleware.utilities.http.via import comes_back
 from Tests.api.record_lab import RecordLab, record_lab
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, status_reply
 from Tests.tables import table
@@ -178,6 +179,15 @@ def test_a_server_tells_how_it_is(
     found = ask(BackendServer(stub.url, kind))
     assert (found.status, found.model, found.slots) == (status, model, slots)
     assert (found.problem is None) == (status == "healthy")
+
+
+@table("kind", [*api_types.KNOWN_TYPES])
+def test_a_server_that_is_this_one(kind: str) -> None:
+    with StubBackend() as server:
+        server.responder = lambda request: status_reply(508, "this WilmerAI is already answering this request")
+        found = ask(BackendServer(server.url, kind))
+        assert (found.status, found.problem) == ("refusing", "it leads back to this WilmerAI")
+        assert all(comes_back(request.headers["x-wilmer-via"]) for request in server.requests)
 
 
 def test_a_stopped_server_is_told_from_a_slow_one(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:

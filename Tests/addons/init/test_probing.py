@@ -15,6 +15,7 @@ from urllib3.exceptions import ConnectTimeoutError
 
 from Middleware.addons.init.probing import KEY_VARIABLE, UnreachableError, ask, look_closer, probe, probe_all
 from Middleware.addons.init.servers import Model, NoServer, Server, normal_address
+from Middleware.utilities.http.via import comes_back
 from Tests.addons.init import llm_servers
 from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
 from Tests.tables import table
@@ -33,6 +34,12 @@ def kind_and_models(routes: llm_servers.Routes) -> tuple[str, tuple[Model, ...]]
     server = found(routes)
     assert isinstance(server, Server), server
     return server.kind, server.models
+
+
+def test_each_question_says_who_asks() -> None:
+    with llm_servers.serving(llm_servers.ollama("llama3.2:3b")) as backend:
+        probe(backend.url)
+        assert backend.requests and all(comes_back(request.headers["x-wilmer-via"]) for request in backend.requests)
 
 
 def test_ollama() -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from Middleware.addons.postgres.database_address import is_encrypted_or_local, problem_of
 from Middleware.addons.postgres.state_database import StateStartError, StateWorker
+from Middleware.models.process import Process, install
+from Middleware.utilities.http.via import chain, comes_back
 from Tests.postgres_lab import PASSWORD, Server, eventually, name_in
 from Tests.tables import table
 
@@ -37,6 +39,24 @@ def refusal(url: str, patience: float = 0) -> str:
     assert PASSWORD not in text and "geheim" not in text and "\n" not in text
     assert refused.value.__suppress_context__ or refused.value.__context__ is None
     return text
+
+
+def test_the_servers_of_a_database_know_each_others_requests(database_url: str, own_process: None) -> None:
+    alone = chain("")
+    with started(database_url):
+        sent = chain("")
+        assert not comes_back(alone)
+    install(Process())
+    assert not comes_back(sent)
+    with started(database_url):
+        assert comes_back(sent)
+
+
+@pytest.fixture
+def own_process() -> Iterator[None]:
+    replaced = install(Process())
+    yield
+    install(replaced)
 
 
 def test_two_workers_that_start_at_once_on_an_empty_database(database_url: str) -> None:

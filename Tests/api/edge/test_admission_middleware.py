@@ -24,8 +24,11 @@ from Middleware.common.fair_semaphore import FairSemaphore
 from Middleware.models.process import process
 from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.idempotency_service import idempotency_service
+from Middleware.utilities.http.via import own_server
 from Tests.api.api_lab import CHAT, ApiLab, settled
+from Tests.api.front_dialects import message_at
 from Tests.stub_backend import Reply, StubBackend
+from Tests.tables import table
 from Tests.workflows.engine_lab import last_text, llm, reply_to, static, until, user
 
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -86,6 +89,54 @@ def run_wsgi(app: Any, environ: dict[str, Any]) -> Response:
 
 def keyed(key: str = "k", **more: str) -> dict[str, str]:
     return {"X-Idempotency-Key": key, **more}
+
+
+# -- requests that come back -------------------------------------------------------------------------------------------
+
+
+@table("method", ["POST", "GET", "DELETE", "OPTIONS", "HEAD"])
+@table(
+    "path",
+    [
+        *COMPLETIONS,
+        *("/v1/responses", "/v1/messages", "/v1/models", "/v1/embeddings"),
+        *("/api/chat", "/api/generate", "/api/embed", "/api/ps", "/api/v1/generate", "/api/extra/perf"),
+        *("/", "/health", "/props", "/nowhere"),
+    ],
+)
+def test_a_request_that_comes_back_is_refused_at_once(path: str, method: str) -> None:
+    """Before its key, its origin and its body are looked at."""
+    inner = Inner()
+    app = AdmissionMiddleware(inner, keys=NoKeys(), private_only=True)  # type: ignore[arg-type]
+    headers = {"X-Wilmer-Via": f"rubbish, {'0' * 32}, {own_server().token()}", "Origin": "https://foreign.example"}
+    body = io.BytesIO(b"{}")
+    with open_(app, path, method, headers=headers, input_stream=body, content_length=2) as response:
+        assert response.status == "508 Loop Detected" and response.headers["x-should-retry"] == "false"
+        assert body.tell() == 0 and inner.requests == [] and len(response.headers["X-Request-Id"]) == 36
+        if method == "HEAD":
+            assert response.data == b""
+        elif path.startswith(("/api/v1/", "/api/extra/")):
+            assert response.get_json()["detail"]["msg"] == "this WilmerAI is already answering this request"
+        else:
+            said = message_at(path, response.get_json(), 508)
+            assert said == "this WilmerAI is already answering this request"
+    assert app.refuses(EnvironBuilder(path, method=method, headers=headers).get_environ())
+
+
+class NoKeys:
+    """A list of keys that must not be asked."""
+
+    def grant(self, authorization: object) -> None:
+        raise AssertionError("the key was looked at")
+
+
+def test_a_request_carries_the_tokens_of_those_before_it() -> None:
+    inner = Engine()
+    app = AdmissionMiddleware(inner)
+    for header, expected in ((None, ""), ("x", 1), (f"{'0' * 32}, {'1' * 32}", 3)):
+        with open_(app, headers={} if header is None else {"X-Wilmer-Via": header}):
+            value = inner.requests[-1].via
+        assert value == "" if expected == "" else len(value.split(", ")) == expected
 
 
 # -- the id ------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 from Middleware.exceptions import BackendError, BackendResponseError, ClientError, EarlyTerminationException
 from Middleware.llmapis.addresses import api_path_of, compose, key_headers
-from Middleware.llmapis.backend_errors import said_in, secrets_of, sentence, short_body, too_long_hint
+from Middleware.llmapis.backend_errors import (
+    loop_error,
+    said_in,
+    says_loop,
+    secrets_of,
+    sentence,
+    short_body,
+    too_long_hint,
+)
 from Middleware.llmapis.finish_reasons import FAILED, finish_reason, with_calls
 from Middleware.llmapis.handlers.base.image_sources import base64_data
 from Middleware.llmapis.refusals import Changes
@@ -701,6 +709,8 @@ class BaseLlmApiHandler(ABC):
     def error_of(self, error: object, body: Mapping[str, object] | None = None) -> BackendResponseError:
         """Return the error in an error object of the back-end, without the key that some servers repeat in it."""
         text = short_body(json.dumps({"error": error}, default=str).encode(), self._secrets())
+        if says_loop(text):
+            return loop_error(self.settings.endpoint_name, parse_target(self.settings.base_url))
         message, hint = f"{self._endpoint_label()}: an error instead of an answer: {text}", too_long_hint(text)
         found = BackendResponseError(
             f"{sentence(message)} {hint}" if hint else message, endpoint=self.settings.endpoint_name, body=text
