@@ -34,7 +34,7 @@ from Middleware.llmapis.samplers import SamplerResolver, inject_structure, norma
 from Middleware.llmapis.transport import get_transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmOutcome, NodeSite
-from Middleware.models.messages import Answer, Chunk, Message, Usage, without_images
+from Middleware.models.messages import Answer, Chunk, Message, Usage, without_all_images
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, current_node, current_outside, current_request
 
@@ -148,7 +148,7 @@ class LlmApiService:
         ``textless``, which are those of ``Prompt``, raises ClientError if an endpoint would get nothing to answer.
         """
         if conversation is not None and not llm_takes_images:
-            conversation = [without_images(message) if "images" in message else message for message in conversation]
+            conversation = without_all_images(conversation)
         watch = CallWatch.of(self.endpoint_name, self.streaming, request_id)
         call = Prompt(
             conversation,

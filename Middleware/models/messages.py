@@ -5,7 +5,7 @@ At runtime these are plain dictionaries. Clients, back-ends and users' scripts m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NotRequired, Required, Self, TypedDict, cast
 
 
@@ -56,6 +56,30 @@ def without_images(message: Message) -> Message:
     copy = message.copy()
     copy.pop("images", None)
     return copy
+
+
+def without_all_images(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages without images, and without what has nothing else directly behind results of tools.
+
+    Those are where the images of the results were; an empty message of the user would look like an answer to them.
+    """
+    return [
+        without_images(message) if "images" in message else message
+        for index, message in enumerate(messages)
+        if not ("images" in message and holds_results_images(messages, index))
+    ]
+
+
+def holds_results_images(messages: Sequence[Message], index: int) -> bool:
+    """Return whether a message has nothing but the images of the tool results directly before it."""
+    message = messages[index]
+    return (
+        bool(message.get("images"))
+        and not message.get("content")
+        and message.get("role") == "user"
+        and index > 0
+        and messages[index - 1].get("role") == "tool"
+    )
 
 
 class PromptTokens(TypedDict, total=False):

@@ -13,7 +13,7 @@ from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.llmapis.handlers.base.alternate_roles import alternating_turns
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import says_nothing
-from Middleware.models.messages import Message
+from Middleware.models.messages import Message, without_all_images
 from Middleware.models.node_context import NodeContext
 from Middleware.models.process import process
 from Middleware.models.request_context import first_logged, report
@@ -182,7 +182,7 @@ class _Call:
             return
         start, end = selection.find_tool_exchange(self.messages)
         if end:
-            self.exchange = list(self.messages[start:end])
+            self.exchange = selection.limit_images(self.messages[start:end], self.max_images)
             self.context = dataclasses.replace(self.context, messages=list(self.messages[:start]))
 
     # -- the two paradigms ---------------------------------------------------------------------------------------
@@ -216,7 +216,8 @@ class _Call:
             if strict and NODE.flag(self.node, "addUserTurnTemplate"):
                 system, prompt = templates.system_in_user_turn(system, prompt, template)
         else:
-            messages = self.parts.in_newest_user_message(self._completion_window())
+            # Images go in a field of their own.
+            messages = self.parts.in_newest_user_message(without_all_images(self._completion_window()))
             if strict:
                 system, messages = alternating_turns(system, messages, template)
                 continued = bool(messages) and messages[-1].get("role") == "assistant"
@@ -301,7 +302,11 @@ class _Call:
         return conversation
 
     def _images(self) -> list[str]:
-        return selection.gather_images(self.messages, self.count, self.max_images) if self.takes_images else []
+        """Return the images to send with the prompt; those of the exchange are in the exchange."""
+        if not self.takes_images:
+            return []
+        images = selection.gather_images(self.messages, self.count, self.max_images)
+        return images[: max(len(images) - len(selection.gather_images(self.exchange, len(self.exchange), 0)), 0)]
 
     def _note_images(self) -> None:
         """Log, once per request, that the answering model does not receive its images, unless another model did."""

@@ -128,6 +128,17 @@ def test_images_are_removed_for_a_blind_node_and_the_caller_keeps_them(backend: 
     assert conversation == before
 
 
+def test_a_blind_node_gets_no_empty_message_for_the_images_of_results(backend: StubBackend) -> None:
+    shown = {"role": "user", "content": "", "images": ["https://h/x.png"]}
+    conversation = [{"role": "user", "content": "hi"}, {"role": "tool", "content": "r", "tool_call_id": "c"}, shown]
+    backend.default = chat_reply("x")
+    LlmApiService("Main").get_response_from_llm(conversation)
+    assert backend.requests[0].json["messages"] == conversation[:2]
+    # An image that the user sends alone is a turn of the user.
+    LlmApiService("Main").get_response_from_llm([conversation[0], shown])
+    assert backend.requests[1].json["messages"] == [conversation[0], {"role": "user", "content": ""}]
+
+
 def test_tools_are_forwarded(backend: StubBackend) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     backend.script(chat_reply("x"), chat_reply("y"))

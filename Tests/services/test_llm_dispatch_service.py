@@ -141,6 +141,33 @@ def test_native_tool_exchange_is_hidden_from_variables_and_appended() -> None:
     assert conversation([*messages[:1], m("tool", "r")], node) == [m("user", "2")]
 
 
+def test_the_images_of_results_belong_to_their_exchange() -> None:
+    """They stand behind it in a message of the user, which is no question and holds them alone."""
+    shown = m("user", "", images=["x", "y"])
+    exchange = [m("assistant", "", tool_calls=CALLS), m("tool", "r1"), m("tool", "r2"), shown]
+    messages = [m("user", "q", images=["a"]), *exchange]
+    node = {"prompt": "{count}", "appendNativeToolExchange": True, **last(9)}
+    seeing = {"llm_takes_images": True}
+    for filler in ([], [m("assistant", "Assistant:")]):
+        assert conversation([*messages, *filler], node, options=seeing) == [m("user", "1", images=["a"]), *exchange]
+    for most, own, theirs in ((2, [], ["x", "y"]), (1, [], ["y"]), (3, ["a"], ["x", "y"])):
+        sent = conversation(messages, node, options={**seeing, "max_images": most})
+        assert sent == [m("user", "1", **({"images": own} if own else {})), *exchange[:3], {**shown, "images": theirs}]
+    # A question of the user is none of them, and neither is an image behind something else.
+    for other in (m("user", "look", images=["x"]), m("user", "")):
+        assert conversation([*messages[:-1], other], node)[0]["content"] == "5"
+    # Where the newest images are elsewhere, nothing is left of the message.
+    later = [*messages, m("assistant", "ok"), m("user", "and?", images=["z"])]
+    limited = conversation(later, last(9), options={**seeing, "max_images": 1})
+    assert limited == [m("user", "q"), *exchange[:3], *later[-2:]]
+
+
+def test_a_completion_has_no_empty_turn_for_the_images_of_results() -> None:
+    messages = [m("user", "q"), m("assistant", "a"), m("tool", "r"), m("user", "", images=["x"])]
+    out = dispatch(messages, last(9), chat=False, options={"llm_takes_images": True})
+    assert out["prompt"].count("<|im_start|>user") == 1 and out["conversation"] == [m("user", "", images=["x"])]
+
+
 # -- completion back-ends -----------------------------------------------------------------------------------------
 
 

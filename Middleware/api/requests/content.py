@@ -209,9 +209,8 @@ class ContentReader:
             media = _media(nested) or _media(part)
             text = _file_text(nested, media)
             if text is None:
-                of_type = f" of the type {shown(media)}" if media else ""
-                hint = f": a file{of_type}; texts, JSON, XML and YAML can, if the file itself is in the request"
-                raise self.refusal(part, path, hint, "unsupported_file")
+                hint = ": only texts, JSON, XML and YAML that are in the request can be read"
+                raise self.refusal(part, path, f"{hint}, not {shown(media)}" if media else hint, "unsupported_file")
             texts, images = [text], []
         found.texts.append("\n".join([f"[{title}]", *texts] if title else texts))
         found.images += images

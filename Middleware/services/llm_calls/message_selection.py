@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from Middleware.models.messages import Message, without_images
+from Middleware.models.messages import Message, holds_results_images, without_images
 from Middleware.utilities.answers.tool_calls import calls_among
 from Middleware.utilities.prompt_extraction_utils import (
     extract_last_n_turns,
@@ -32,11 +32,14 @@ def limit_images(messages: Sequence[Message], most: int) -> list[Message]:
         return list(messages)
     # From the newest message to the oldest, so that the oldest images are left out.
     left, out = most, []
-    for message in reversed(messages):
+    for index in reversed(range(len(messages))):
+        message = messages[index]
         images = message.get("images")
         if images:
             kept = images[-left:] if left else []
             left -= len(kept)
+            if not kept and holds_results_images(messages, index):
+                continue
             if len(kept) < len(images):
                 message = without_images(message)
                 if kept:
@@ -133,9 +136,11 @@ def find_tool_exchange(messages: Sequence[Message]) -> tuple[int, int]:
     end = len(messages)
     while end and _is_filler(messages[end - 1]):
         end -= 1
+    # Images of the results stand behind them.
+    last = end - 2 if end and holds_results_images(messages, end - 1) else end - 1
     # Back-ends refuse the results of a call without the call.
-    start = outside_exchange(messages, end - 1)
-    return (start, end) if start < end - 1 else (0, 0)
+    start = outside_exchange(messages, last)
+    return (start, end) if start < last else (0, 0)
 
 
 def _is_assistant(message: Message) -> bool:

@@ -308,11 +308,12 @@ def saying(block: Any, role: str = "user") -> dict[str, Any]:
         ),
         (
             saying(document(type="base64", media_type="application/pdf", data="QUJD")),
-            "messages[1].content[0]: 'document' cannot be passed on: a file of the type 'application/pdf'; ",
+            "messages[1].content[0]: 'document' cannot be passed on: only texts, JSON, XML and YAML that are in the "
+            "request can be read, not 'application/pdf'",
         ),
         (
             saying(document(type="url", url="http://h/x.pdf")),
-            "messages[1].content[0]: 'document' cannot be passed on: a file; texts, ",
+            "messages[1].content[0]: 'document' cannot be passed on: only texts, ",
         ),
         (saying(document(type="file", file_id="f")), "messages[1].content[0]: 'document' cannot be passed on"),
         (
