@@ -15,7 +15,9 @@
     |   |-- BackendTimeoutError         (also TimeoutError)
     |   |-- BackendStatusError          answered with a status of 400 or more
     |   |-- BackendResponseError        (also ValueError) answered something unreadable, or an error object
-    |   |   `-- BackendLoopError        the request came back to this server
+    |   |   |-- BackendLoopError        the request came back to this server
+    |   |   `-- InvalidLlmResponseError answered without the form of an answer
+=======
     |   |-- FailoverError               (also RuntimeError) it failed, and its backup must not or cannot be used
     |   |-- CurlError                   (also RuntimeError) workflows/tools/curl/tool
     |   |   |-- CurlExitError
@@ -207,6 +209,10 @@ class BackendResponseError(BackendError, ValueError):
 
 class BackendLoopError(BackendResponseError):
     """The endpoint leads back to this server. Neither a retry nor a backup helps: the request would come back again."""
+
+
+class InvalidLlmResponseError(BackendResponseError):
+    """The server's answer has not the form of an answer of its API."""
 
 
 class FailoverError(BackendError, RuntimeError):

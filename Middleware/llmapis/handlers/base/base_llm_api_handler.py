@@ -15,7 +15,13 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Required, TypedDict
 
-from Middleware.exceptions import BackendError, BackendResponseError, ClientError, EarlyTerminationException
+from Middleware.exceptions import (
+    BackendError,
+    BackendResponseError,
+    ClientError,
+    EarlyTerminationException,
+    InvalidLlmResponseError,
+)
 from Middleware.llmapis.addresses import api_path_of, compose, key_headers
 from Middleware.llmapis.backend_errors import (
     loop_error,
@@ -718,13 +724,13 @@ class BaseLlmApiHandler(ABC):
         found.data = {**(body or {}), "error": error}
         return found
 
-    def no_answer(self, body: object) -> BackendResponseError:
+    def no_answer(self, body: object) -> InvalidLlmResponseError:
         """Return the error for what has not the form of an answer of this dialect; ``body``: None if nothing came."""
         said = said_in(body, self._secrets())
         text = f"{self._endpoint_label()}: an answer without a message: {said or keys_of(body)}"
         if other := dialect_of(body):
             text = f"{sentence(text)} Is it the right ApiType? '{other}' has answers of this form."
-        return BackendResponseError(text, endpoint=self.settings.endpoint_name, body=said)
+        return InvalidLlmResponseError(text, endpoint=self.settings.endpoint_name, body=said)
 
     def _secrets(self) -> tuple[str, ...]:
         return secrets_of(self.headers(), parse_target(self.settings.base_url))

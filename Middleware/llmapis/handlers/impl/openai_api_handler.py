@@ -126,6 +126,10 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
         message = choice.get("message")
         if not isinstance(message, Mapping):
             raise self.no_answer(body)
+        kinds = {"content": str | list | None, "tool_calls": list | None}
+        if not all(isinstance(message.get(key), kind) for key, kind in kinds.items()):
+            # It is this dialect, and the text of the answer belongs into no message.
+            raise self.no_answer(dict.fromkeys(message))
         content, calls = text_of(message.get("content")), self._calls(message)
         self.outcome.reasoning, self.refusal = reasoning_of(message), text_in(message, "refusal")
         return with_tool_calls(content, calls)

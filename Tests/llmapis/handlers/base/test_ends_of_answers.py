@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import BackendResponseError
+from Middleware.exceptions.invalid_llm_response_error import InvalidLlmResponseError
 from Middleware.llmapis import finish_reasons
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, BaseLlmApiHandler, Prompt
 from Middleware.llmapis.handlers.impl.claude_api_handler import ClaudeApiHandler
@@ -251,6 +252,29 @@ def test_what_holds_no_answer_is_a_failure(kind: str, stream: bool, body: Any, s
     call = handler(kind, backend.url)
     with pytest.raises(BackendResponseError, match=rf"Endpoint 'E' \(http.*\): an answer without a message: {said}"):
         list(call.handle_streaming(prompt(kind))) if stream else call.handle_non_streaming(prompt(kind))
+
+
+@table(
+    "message, fails",
+    [
+        ({"content": 5}, True),
+        ({"content": {"text": "secret"}}, True),
+        ({"content": True}, True),
+        ({"content": "secret", "tool_calls": {"a": 1}}, True),
+        ({"content": "secret", "tool_calls": "x"}, True),
+        ({"content": None, "tool_calls": None}, False),
+        ({"content": [{"type": "text", "text": ""}], "tool_calls": []}, False),
+        ({}, False),
+    ],
+)
+def test_a_message_of_another_shape_is_a_failure(message: dict[str, Any], fails: bool) -> None:
+    body = {"choices": [{"message": message}]}
+    if not fails:
+        assert handler("openAIChatCompletion").read_whole(body) == ""
+        return
+    with pytest.raises(InvalidLlmResponseError, match=r"without a message: only '.*'$") as caught:
+        handler("openAIChatCompletion").read_whole(body)
+    assert "secret" not in str(caught.value)
 
 
 @every_kind
