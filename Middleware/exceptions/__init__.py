@@ -17,7 +17,6 @@
     |   |-- BackendResponseError        (also ValueError) answered something unreadable, or an error object
     |   |   |-- BackendLoopError        the request came back to this server
     |   |   `-- InvalidLlmResponseError answered without the form of an answer
-=======
     |   |-- FailoverError               (also RuntimeError) it failed, and its backup must not or cannot be used
     |   |-- CurlError                   (also RuntimeError) workflows/tools/curl/tool
     |   |   |-- CurlExitError
