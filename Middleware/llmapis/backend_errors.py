@@ -28,7 +28,7 @@ from Middleware.models.request_context import current_request
 from Middleware.utilities.command_lines import in_container
 from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.http.problems import HttpProblem, Kind
-from Middleware.utilities.http.wire import Target
+from Middleware.utilities.http.wire import ResponseHead, Target
 
 # The message has to stay readable in one line of a chat or a log.
 MAX_BODY_CHARACTERS = 500
@@ -252,17 +252,9 @@ def not_json_error(endpoint: str, target: Target, status: int, content_type: str
 
 
 def status_error(
-    endpoint: str,
-    target: Target,
-    status: int,
-    reason: str,
-    body: str,
-    *,
-    location: str = "",
-    file: str = "",
-    asked: Sequence[str] = (),
+    endpoint: str, target: Target, head: ResponseHead, body: str, file: str = "", asked: Sequence[str] = ()
 ) -> BackendError:
-    """Return the error for an answer with an error status.
+    """Return the error for an answer with an error status and the server's words in ``body``.
 
     ``file``: the endpoint's file. ``asked``: the URLs that were asked, if it was more than one.
     """
@@ -271,8 +263,9 @@ def status_error(
     said = f": {body}" if body else ""
     tried = f"Asked at {' and '.join(asked)}. " if asked else ""
     place = f"Check 'endpoint', 'apiPath' and the ApiType in {file or 'the endpoint file'}, and the model name."
-    hint = _hint(status, location, body) or (tried + place if status in NO_SUCH_PATH else "")
-    reason = _one_line(reason, MAX_REASON_CHARACTERS)
+    status, reason = head.status, _one_line(head.reason, MAX_REASON_CHARACTERS)
+    hint = _hint(status, head.headers.get("location", ""), body)
+    hint = hint or (tried + place if status in NO_SUCH_PATH else "")
     text = f"{_where(endpoint, target)}: status {status}{f' {reason}' if reason else ''}{said}"
     if hint:
         text = f"{sentence(text)} {hint}"

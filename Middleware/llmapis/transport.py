@@ -234,12 +234,8 @@ class BackendStream:
         if logger.isEnabledFor(logging.DEBUG) and (context is None or not context.redact):
             said = errors.masked(body.decode("utf-8", "replace"), secrets)
             logger.debug("Endpoint '%s' answered status %s: %r", name, head.status, said[:4096])
-        error = errors.status_error(
-            *(name, target, head.status, head.reason, errors.short_body(body, secrets)),
-            location=head.headers.get("location", ""),
-            file=request.file,
-            asked=() if self._missed is None else (self._missed[2].display, self.target.display),
-        )
+        asked = () if self._missed is None else (self._missed[2].display, self.target.display)
+        error = errors.status_error(name, target, head, errors.short_body(body, secrets), request.file, asked)
         error.retry_after, error.data = retry_after(head.headers.get("retry-after", "")), errors.readable_text(body)
         return error
 

@@ -22,6 +22,7 @@ from Middleware.addons.init.questions import (
     no_address,
 )
 from Middleware.addons.init.servers import Model, NoServer, Server, normal_address, usual_addresses
+from Middleware.addons.init.trial import Trial, try_model
 from Middleware.addons.init.writing import Written, as_spelled, existing_files, other_name, user_name_problem, write
 from Middleware.cli.arguments import apply_arguments, build_command_parser, parse_command_arguments
 from Middleware.cli.program import StartError, program_name, say
@@ -101,7 +102,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 def run(options: Options, then_starts: bool = False) -> int:
     """Find, ask and write. ``then_starts``: the server starts right after, so how to start it is not printed."""
     try:
-        choice, written = _set_up(options, Dialogue(options.takes_defaults, is_terminal()))
+        trial, written = _set_up(options, Dialogue(options.takes_defaults, is_terminal()))
     except StartError as error:
         say(f"ERROR: {error}", error_stream=True)
         return 1
@@ -111,9 +112,11 @@ def run(options: Options, then_starts: bool = False) -> int:
     except KeyboardInterrupt:
         say("\nInterrupted; nothing was written.")
         return INTERRUPTED
+    choice = trial.choice
     try:
         _say(["", *init_output.summary(choice, written)])
         _say(["", *init_output.client_lines(choice)] if then_starts else init_output.next_steps(choice))
+        _say(init_output.left_to_fix(trial))
     # Everything has been written already.
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -141,7 +144,7 @@ def offer() -> None:
     say("" if status == 0 else "Starting the demo.\n")
 
 
-def _set_up(options: Options, dialogue: Dialogue) -> tuple[Choice, Written]:
+def _set_up(options: Options, dialogue: Dialogue) -> tuple[Trial, Written]:
     """Raises StartError, DialogueEndedError or KeyboardInterrupt with nothing written."""
     # Cached content may be older than the files.
     config_utils.reset_config_store()
@@ -155,12 +158,16 @@ def _set_up(options: Options, dialogue: Dialogue) -> tuple[Choice, Written]:
     model = look_closer(server, model)
     worker = look_closer(server, named_model([server], options.worker)[1]) if options.worker else None
     smaller = None if worker else smaller_model(server, model)
+    _say([init_output.asking_model(model)])
+    port = options.port or port_for(found)
+    trial = try_model(Choice(server, model, options.user or DEFAULT_USER, port, worker, smaller))
+    _say(init_output.tried(trial))
     # Nothing slow comes after it, in which another init could write files of the same user.
     user = _settle_existing(options.user or dialogue.user(), dialogue)
-    choice = Choice(server, model, user, options.port or port_for(found), worker, smaller)
-    written = write(make_plan(choice), user)
+    trial = replace(trial, choice=replace(trial.choice, user=user))
+    written = write(make_plan(trial.choice), user)
     config_utils.reset_config_store()
-    return choice, written
+    return trial, written
 
 
 def _search(options: Options, dialogue: Dialogue) -> list[Found]:

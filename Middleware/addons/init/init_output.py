@@ -16,6 +16,7 @@ from Middleware.addons.init.servers import (
     Server,
     usual_host,
 )
+from Middleware.addons.init.trial import Trial
 from Middleware.addons.init.writing import Written
 from Middleware.cli.program import launcher
 from Middleware.common import instance_global_variables as instance
@@ -125,6 +126,28 @@ def without_models(server: Server) -> str:
     how = "fetch one, for example: ollama pull qwen3:8b" if server.kind == "Ollama" else "load one there"
     only = " (only for embeddings or the like)" if server.others else ""
     return f"{server.kind} at {server.address} has no model to chat with{only}: {how}. Then run init again."
+
+
+def asking_model(model: Model) -> str:
+    return f"Asking {name_shown(model)} for one token, with what the new files will send."
+
+
+def tried(trial: Trial) -> list[str]:
+    """Say what came of it."""
+    if trial.is_skipped:
+        return ["  Not asked: the model is not in memory, and loading it takes time."]
+    if trial.problem:
+        return [f"  No answer: {printable(trial.problem)}"]
+    fields = ", ".join(map(printable, trial.changed))
+    return [
+        f"  It answers. The server refuses {fields}; the files are written for that." if fields else "  It answers."
+    ]
+
+
+def left_to_fix(trial: Trial) -> list[str]:
+    """Say what is left to do if the model has not answered."""
+    file = f"Endpoints/{trial.choice.user}/Main.json"
+    return ["", f"To fix before you start: {file}, or the server. {printable(trial.problem)}"] if trial.problem else []
 
 
 def summary(choice: Choice, written: Written) -> list[str]:

@@ -72,6 +72,7 @@ class Choice:
     Attributes:
         worker: the model for small jobs; None: the same.
         smaller: a model of the server that could be the worker.
+        refused: samplers that the server does not take.
     """
 
     server: Server
@@ -80,6 +81,7 @@ class Choice:
     port: int
     worker: Model | None = None
     smaller: Model | None = None
+    refused: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -172,8 +174,8 @@ def _values(choice: Choice) -> dict[str, object]:
         "dontIncludeModel": _holds_one_model(server),
         "apiKey": f"env:{server.key_variable}" if server.key_variable else "",
         "parallelCalls": server.places,
-        "mainSamplers": {"temperature": 0.7, **_loading(server)},
-        "workerSamplers": _worker_samplers(server, worker),
+        "mainSamplers": _taken({"temperature": 0.7, **_loading(server)}, choice),
+        "workerSamplers": _taken(_worker_samplers(server, worker), choice),
         # Other servers may refuse the request because of it.
         "routeChoices": ["CODING", "WRITING", "CONVERSATION"] if server.kind in HOLD_TO_CHOICES else [],
         "rememberRoute": server.kind in HOLD_TO_CHOICES,
@@ -187,6 +189,10 @@ def _holds_one_model(server: Server) -> bool:
     return server.kind in ("KoboldCpp", "text-generation-webui") or (
         server.kind == "llama.cpp" and len(server.models) + server.others == 1 and not server.models[0].state
     )
+
+
+def _taken(samplers: dict[str, object], choice: Choice) -> dict[str, object]:
+    return {name: value for name, value in samplers.items() if name not in choice.refused}
 
 
 def _worker_samplers(server: Server, model: Model) -> dict[str, object]:

@@ -11,10 +11,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from Middleware.addons.init.plan import window_of
-from Middleware.addons.init.servers import LOOPBACK, LOOPBACK_IPV6, OTHER_KIND, Model, NoServer, Server, at
+from Middleware.addons.init.servers import (
+    LOOPBACK,
+    LOOPBACK_IPV6,
+    OPENAI_ADDRESS,
+    OTHER_KIND,
+    Model,
+    NoServer,
+    Server,
+    at,
+)
 from Middleware.exceptions import ConfigurationError, WilmerError
 from Middleware.llmapis.addresses import MODELS, NO_SUCH_PATH, compose, key_headers, listed_models
 from Middleware.utilities.http.addresses import is_loopback
@@ -38,7 +48,7 @@ MAX_NAME = 200
 MAX_LOOKS = 3
 
 REFUSALS = (401, 403)
-KEY_VARIABLES: Mapping[str, str] = {"https://api.openai.com": "OPENAI_API_KEY"}
+KEY_VARIABLES: Mapping[str, str] = {OPENAI_ADDRESS: "OPENAI_API_KEY"}
 # The environment variable with the key for a server that the user has named.
 KEY_VARIABLE = "WILMER_BACKEND_KEY"
 
@@ -253,18 +263,14 @@ def _look(questions: Questions, variable: str) -> Found:
             else ""
         )
         return NoServer(address, f"answers, but not as an LLM server that is known here ({what} at /v1/models{hint})")
-    models, others, failed, is_guess = read_models(kind, questions.ask)
     return Server(
         address,
         kind,
-        models,
-        others,
-        variable if questions.key else "",
-        _places(kind, address, questions.ask),
+        *read_models(kind, questions.ask),
+        key_variable=variable if questions.key else "",
+        places=_places(kind, address, questions.ask),
         # Ollama's other API is not below the same path.
-        None if kind == "Ollama" else questions.api_path,
-        failed,
-        is_guess,
+        api_path=None if kind == "Ollama" else questions.api_path,
     )
 
 
@@ -331,30 +337,29 @@ def _openai(ask: Ask) -> Iterator[Model]:
 
 
 def _llama_cpp(ask: Ask) -> Iterator[Model]:
-    known = _props_of(ask("/props"))
+    known = _facts(ask("/props"))
     for entry in listed_models(ask(MODELS).data):
-        status = _object(entry.get("status"))
-        state, code = _text(status.get("value")), status.get("exit_code")
-        if state:
-            failed = f"exit code {code}" if status.get("failed") else ""
+        status, chats = _object(entry.get("status")), _purpose(entry)
+        # A router, which loads a model at its first call.
+        if state := _text(status.get("value")):
+            failed = f"exit code {status.get('exit_code')}" if status.get("failed") else ""
             window = _window_in(status.get("args"))
-            yield Model(_name(entry), window, state == "loaded", chats=_purpose(entry), state=state, failed=failed)
-            continue
-        # The window of its training, if it does not say with which one it runs.
-        trained = _number(_object(entry.get("meta")).get("n_ctx_train"))
-        yield replace(known, name=_name(entry), window=known.window or trained, loaded=True)
+            yield Model(_name(entry), window, state == "loaded", chats=chats, state=state, failed=failed)
+        else:
+            # The window of its training, if it does not say with which one it runs.
+            trained = _number(_object(entry.get("meta")).get("n_ctx_train"))
+            yield Model(_name(entry), loaded=True, **{**known, "window": known["window"] or trained})
 
 
-def _props_of(props: Reply) -> Model:
-    """Return what llama.cpp says of a model that is loaded."""
+def _facts(props: Reply) -> dict[str, Any]:
+    """Return what llama.cpp says of a model that is loaded, as attributes of ``Model``."""
     template = _text(props.part("chat_template"))
-    return Model(
-        "",
-        _number(_object(props.part("default_generation_settings")).get("n_ctx")),
-        sees=_flag(_object(props.part("modalities")).get("vision")),
-        calls_tools=_flag(_object(props.part("chat_template_caps")).get("supports_tools")),
-        thinks=_THINKS.search(template) is not None if template else None,
-    )
+    return {
+        "window": _number(_object(props.part("default_generation_settings")).get("n_ctx")),
+        "sees": _flag(_object(props.part("modalities")).get("vision")),
+        "calls_tools": _flag(_object(props.part("chat_template_caps")).get("supports_tools")),
+        "thinks": _THINKS.search(template) is not None if template else None,
+    }
 
 
 def _window_in(words: object) -> int | None:
@@ -444,14 +449,8 @@ def look_closer(server: Server, model: Model) -> Model:
     except UnreachableError:
         return model
     if is_router:
-        known = _props_of(reply)
-        return replace(
-            model,
-            window=model.window or known.window,
-            sees=known.sees,
-            calls_tools=known.calls_tools,
-            thinks=known.thinks,
-        )
+        facts = _facts(reply)
+        return replace(model, **{**facts, "window": model.window or facts["window"]})
     # The key is ``<architecture>.context_length``.
     lengths = (
         _number(value) for name, value in _object(reply.part("model_info")).items() if name.endswith(".context_length")

@@ -32,6 +32,8 @@ API_TYPES: Mapping[str, str] = {
 """The file in ApiTypes for a kind of server. All others speak OpenAI's API; KoboldCpp, too, which then applies the chat
 template of its model by itself."""
 OPENAI_API = "Open-AI-API"
+# The same with OpenAI's newer name for the response limit.
+OPENAI, OPENAI_ADDRESS = "OpenAI", "https://api.openai.com"
 OTHER_KIND = "OpenAI-compatible"
 
 # Billions (or millions) of parameters, as names have them: qwen3:1.7b, Mistral-7B. Of 30b-a3b the first number counts.
@@ -87,6 +89,7 @@ class Server:
         places: how many calls it runs side by side; 0 if that is not known.
         api_path: what stands between a path in the address and that of a call; None if it follows from the address.
         failed: the models that it could not load.
+        renames_limit: it refuses the older name of the response limit.
         is_guess: no model is one to chat with by its name, so that ``models`` are all of them.
     """
 
@@ -94,11 +97,12 @@ class Server:
     kind: str
     models: tuple[Model, ...] = ()
     others: int = 0
+    failed: tuple[Model, ...] = ()
+    is_guess: bool = False
     key_variable: str = ""
     places: int = 0
     api_path: str | None = None
-    failed: tuple[Model, ...] = ()
-    is_guess: bool = False
+    renames_limit: bool = False
 
     @property
     def endpoint(self) -> str:
@@ -107,6 +111,8 @@ class Server:
 
     @property
     def api_type(self) -> str:
+        if self.kind not in API_TYPES and (self.renames_limit or self.address == OPENAI_ADDRESS):
+            return OPENAI
         return API_TYPES.get(self.kind, OPENAI_API)
 
     def workers_for(self, model: Model) -> list[Model]:

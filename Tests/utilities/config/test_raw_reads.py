@@ -92,6 +92,8 @@ ALLOWED = {
         "preset",
         "json_schema",
     },  # the last of OpenAI's payloads
+    "Middleware/api/requests/chat_tools.py": {"grammar"},  # of a tool in OpenAI's form
+    "Middleware/addons/init/probing.py": {"args"},  # the words of a server that a router starts
     "Middleware/addons/talk/trace.py": {"body"},  # of a tool's request
     "Middleware/addons/records/archive.py": {"workflow"},
     "Middleware/addons/records/queries.py": {"workflow"},

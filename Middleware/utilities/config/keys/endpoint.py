@@ -143,6 +143,7 @@ CONNECTION: tuple[ConfigKey, ...] = (
         None,
         "What stands between the address and the last part of a call's path, such as /v1 before /chat/completions; an "
         "empty text for nothing. If not given, it follows from the address.",
+        capability="sends requests to the path",
     ),
     ConfigKey(
         "apiTypeConfigFileName",

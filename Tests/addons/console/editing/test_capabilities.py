@@ -90,6 +90,12 @@ GAINED = [
     ),
     (
         "endpoint",
+        {"endpoint": "http://127.0.0.1:1"},
+        {"endpoint": "http://127.0.0.1:1", "apiPath": "/admin"},
+        ["sends requests to the path /admin"],
+    ),
+    (
+        "endpoint",
         {"apiKey": "a"},
         {"apiKey": "file:/etc/shadow"},
         ["sends the key that it takes from file:/etc/shadow"],
