@@ -34,7 +34,7 @@ class Answer:
 
     Attributes:
         tokens: the text in the pieces that a stream delivers.
-        finish: ``stop``, ``length`` or ``tool_calls``.
+        finish: ``stop``, ``length``, ``tool_calls`` or ``content_filter``.
     """
 
     tokens: Sequence[str] = ("Hel", "lo ", "there")
@@ -148,14 +148,14 @@ class OpenAiCompletion(Dialect):
     paths = ("/v1/completions",)
 
     def whole(self, answer: Answer) -> dict[str, Any]:
-        body = self._body([{"index": 0, "text": answer.text, "finish_reason": _plain_finish(answer), "logprobs": None}])
+        body = self._body([{"index": 0, "text": answer.text, "finish_reason": _text_finish(answer), "logprobs": None}])
         return {**body, "usage": _usage()} if answer.usage else body
 
     def pieces(self, answer: Answer) -> list[bytes]:
         events: list[Any] = [
             self._body([{"index": 0, "text": text, "finish_reason": None, "logprobs": None}]) for text in answer.tokens
         ]
-        events.append(self._body([{"index": 0, "text": "", "finish_reason": _plain_finish(answer), "logprobs": None}]))
+        events.append(self._body([{"index": 0, "text": "", "finish_reason": _text_finish(answer), "logprobs": None}]))
         if answer.usage:
             events.append({**self._body([]), "usage": _usage()})
         return [sse_event(event) for event in (*events, "[DONE]")]
@@ -247,7 +247,7 @@ class KoboldCpp(Dialect):
 class Claude(Dialect):
     name, api_type = "Claude", "claudeMessages"
     paths = ("/v1/messages",)
-    STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+    STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         content: list[dict[str, Any]] = []
@@ -413,6 +413,10 @@ def _openai_call(call: Call) -> dict[str, Any]:
 
 def _ollama_call(call: Call) -> dict[str, Any]:
     return {"function": {"name": call.name, "arguments": dict(call.arguments)}}
+
+
+def _text_finish(answer: Answer) -> str:
+    return answer.finish if answer.finish == "content_filter" else _plain_finish(answer)
 
 
 def _plain_finish(answer: Answer) -> str:

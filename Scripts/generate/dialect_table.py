@@ -41,8 +41,9 @@ which.
 """
 SERVERS = "A back-end here is the API of these files in `Public/Configs/ApiTypes`:"
 EXPLANATION = """\
-*text*: the text of the answer, byte for byte. *`stop`*, *`length`*: the reason why it ended. *tool call*, *two calls*:
-names and arguments of tool calls, with the node's `allowTools` on. *ids*: the ids of these calls. *`tool_calls`*: that
+*text*: the text of the answer, byte for byte. *`stop`*, *`length`*, *`content_filter`*: the reason why it ended; what
+servers write in words of their own becomes one of these (`llmapis/finish_reasons.py`). *tool call*, *two calls*: names
+and arguments of tool calls, with the node's `allowTools` on. *ids*: the ids of these calls. *`tool_calls`*: that
 reason after an answer with tool calls. *thinking*: the model's reasoning, with the user's `sendReasoningToClient` on.
 *tokens*: the back-end's own token counts; if it reports none, the client gets an estimate. *fingerprint*: OpenAI's
 `system_fingerprint`. *tool's image*: an image in the result of a tool, with the node's `acceptImages` on, which the

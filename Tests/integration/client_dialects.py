@@ -28,6 +28,12 @@ TOOLS = [
     }
 ]
 TAGS = {"system": "Sys", "user": "User", "assistant": "Assistant"}
+STOP_REASONS = {
+    "end_turn": "stop",
+    "max_tokens": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
 Calls = list[tuple[str, dict[str, Any]]]
 
 
@@ -386,7 +392,7 @@ class MessagesFront(Front):
         assert (body["type"], body["role"], body["stop_sequence"]) == ("message", "assistant", None)
         usage = body["usage"]
         if not heard.error:
-            heard.finish = {"end_turn": "stop", "max_tokens": "length", "tool_use": "tool_calls"}[body["stop_reason"]]
+            heard.finish = STOP_REASONS[body["stop_reason"]]
             heard.usage = usage["input_tokens"] + usage["cache_read_input_tokens"], usage["output_tokens"]
         for block in body["content"]:
             if block["type"] == "text":
@@ -446,8 +452,8 @@ class ResponsesFront(Front):
             heard.error = body["error"]["message"]
         else:
             cut = body["incomplete_details"]
-            assert cut in (None, {"reason": "max_output_tokens"}) and (body["status"] == "completed") == (cut is None)
-            heard.finish = "length" if cut else "stop"
+            assert (body["status"] == "completed") == (cut is None)
+            heard.finish = {"max_output_tokens": "length"}.get(cut["reason"], cut["reason"]) if cut else "stop"
             heard.usage = body["usage"]["input_tokens"], body["usage"]["output_tokens"]
             assert body["usage"]["total_tokens"] == sum(heard.usage)
         for item in body["output"]:

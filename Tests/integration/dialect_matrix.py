@@ -43,6 +43,13 @@ ANSWERS = {
     "one-call": Answer((), "tool_calls", calls=(FIRST,)),
     "two-calls": Answer(CALL_TEXT, "tool_calls", calls=(FIRST, SECOND)),
     "reasoning": Answer(reasoning=("Hm, ", "größer?")),
+    "filter": Answer(
+        (
+            "No",
+            ".",
+        ),
+        "content_filter",
+    ),
 }
 """What the back-end says when the client's message names the key. ``length`` comes without token counts."""
 
@@ -78,6 +85,7 @@ FEATURES = {
     "text": "text",
     "stop": "`stop`",
     "length": "`length`",
+    "filter": "`content_filter`",
     "call": "tool call",
     "calls": "two calls",
     "ids": "ids",
@@ -136,8 +144,14 @@ LOSSES = (
     Loss(
         "This client API has no reason of its own for it: such an answer ends as any other.",
         {"call end": STOP},
-        ("Ollama chat", "OpenAI Responses"),
+        ("OpenAI Responses",),
     ),
+    Loss(
+        "This client API has no reasons but `stop` and `length`: such an answer ends as any other.",
+        {"call end": STOP, "filter": STOP},
+        ("Ollama chat", "Ollama generate"),
+    ),
+    Loss("This back-end's API has no reason of its own for it.", {"filter": STOP}, backs=(OLLAMA, GENERATE, KOBOLD)),
     Loss("This back-end's API cannot carry images.", {"image": LOST}, backs=(TEXT,)),
     Loss("This back-end's API does not separate thinking from the answer.", {"reasoning": LOST}, backs=(TEXT, KOBOLD)),
     Loss("This client API cannot carry thinking.", {"reasoning": LOST}, _TEXT_FRONTS),
@@ -324,6 +338,7 @@ _OUTCOMES = {
     "text": _text,
     "stop": lambda heard: _matched(heard["text"].finish, {KEPT: "stop"}),
     "length": lambda heard: _matched(heard["length"].finish, {KEPT: "length"}),
+    "filter": lambda heard: _matched(heard["filter"].finish, {KEPT: "content_filter", STOP: "stop"}),
     "call": lambda heard: _calls("one-call", heard),
     "calls": lambda heard: _calls("two-calls", heard),
     "ids": lambda heard: _call_ids(heard["two-calls"].call_ids),

@@ -52,13 +52,16 @@ def read_fragment(fragment: ToolCall) -> tuple[str, str, str | Mapping[str, obje
     """Return what a fragment of a call has: id and name, "" without one, and its part of the arguments.
 
     The arguments are a piece of their JSON, which may be empty, or from some scripts the whole object; None without.
+    Other values, such as a list, are their JSON.
     """
     call_id, function = fragment.get("id"), fragment.get("function")
     found = call_id if isinstance(call_id, str) else ""
     if not isinstance(function, Mapping):
         return found, "", None
     name, arguments = function.get("name"), function.get("arguments")
-    return (found, name if isinstance(name, str) else "", arguments if isinstance(arguments, (str, Mapping)) else None)
+    if arguments is not None and not isinstance(arguments, (str, Mapping)):
+        arguments = arguments_text(arguments)
+    return found, name if isinstance(name, str) else "", arguments
 
 
 @dataclass
@@ -188,7 +191,7 @@ class ToolCallReader:
                 found += self._first(number, fragment, text)
             elif text or _members(fragment):
                 found.append({"index": number, **_members(fragment), "function": {"arguments": text}})
-            if text and number in self._begun:
+            if text.strip() and number in self._begun:
                 self._begun[number] = True
         return found
 
@@ -210,7 +213,7 @@ class ToolCallReader:
         if not call_id and not text:
             self._held[number] = fragment
             return []
-        self._begun[number] = bool(text)
+        self._begun[number] = bool(text.strip())
         return [
             {
                 "index": number,

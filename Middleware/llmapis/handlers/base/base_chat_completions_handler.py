@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from Middleware.llmapis.api_types import injected_text
 from Middleware.llmapis.handlers.base.alternate_roles import alternate_roles
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, BaseLlmApiHandler, Block, Prompt
+from Middleware.models.messages import Message
+from Middleware.models.request_context import first_logged
+from Middleware.utilities.answers.arguments_repair import with_object_arguments
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.text_utils import SENTINEL_CHARACTER, restore_braces
+
+logger = logging.getLogger(__name__)
 
 # What the user's settings put in front of messages does not count as a text.
 NO_TEXTS = ("", "User:", "Assistant:")
@@ -62,9 +67,19 @@ class BaseChatCompletionsHandler(BaseLlmApiHandler):
             ]
         if prompt.verbatim:
             return messages
+        repaired = False
         for index, message in enumerate(messages):
             if message.get("role") == "systemMes":
                 messages[index] = {**message, "role": "system"}
+            elif "tool_calls" in message:
+                messages[index] = made = cast(BackendMessage, with_object_arguments(cast(Message, message)))
+                repaired = repaired or made is not message
+        if repaired and first_logged("repaired arguments"):
+            logger.info(
+                "Endpoint '%s': the conversation has tool calls whose arguments are not a JSON object. The LLM server "
+                "gets what can be read of them.",
+                self.settings.endpoint_name,
+            )
         if ENDPOINT.flag(self.settings.endpoint, "alternateRoles"):
             # Before the texts, which belong to the beginning of a whole turn or to the end of the last one.
             messages = alternate_roles(messages)
@@ -135,16 +150,6 @@ def text_of(content: object) -> str:
             block["text"] for block in content if isinstance(block, Mapping) and isinstance(block.get("text"), str)
         )
     return ""
-
-
-def arguments_object(arguments: object) -> Mapping[str, object]:
-    """Return the arguments of a tool call, which clients send as JSON; ``{}`` for anything but an object."""
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return {}
-    return arguments if isinstance(arguments, Mapping) else {}
 
 
 def _with_text_before(message: BackendMessage, text: str) -> BackendMessage:

@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from Middleware.llmapis.handlers.base.base_chat_completions_handler import arguments_object, text_of
+from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Block
 from Middleware.llmapis.handlers.base.image_sources import image_format, looks_like_base64, without_line_breaks
+from Middleware.utilities.answers.tool_calls import arguments_object
 
 IMAGE_NOTE = "(An image could not be processed.)"
 # The id for a tool result without a call id.
@@ -90,7 +91,7 @@ def _tool_use(call: Mapping[str, Any], default_id: str) -> Block:
         "type": "tool_use",
         "id": call.get("id") or default_id,
         "name": function.get("name") or "",
-        "input": dict(arguments_object(function.get("arguments"))),
+        "input": arguments_object(function.get("arguments")) or {},
     }
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import (
     BaseChatCompletionsHandler,
-    arguments_object,
     text_of,
 )
 from Middleware.llmapis.handlers.base.base_llm_api_handler import (
@@ -20,6 +19,7 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import (
 )
 from Middleware.llmapis.handlers.base.ollama_answers import OllamaAnswers, text_chunk
 from Middleware.models.messages import Answer, Chunk, ToolCall
+from Middleware.utilities.answers.tool_calls import arguments_object
 
 
 class OllamaChatHandler(OllamaAnswers, BaseChatCompletionsHandler):
@@ -128,7 +128,7 @@ def _convert_calls(message: BackendMessage, names: dict[str, str]) -> None:
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, Mapping) else None
         if isinstance(function, Mapping):
-            arguments = arguments_object(function.get("arguments"))
+            arguments = arguments_object(function.get("arguments")) or {}
             converted.append({**call, "function": {**function, "arguments": arguments}})
             if call.get("id") and function.get("name"):
                 names[str(call["id"])] = str(function["name"])

@@ -110,7 +110,9 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
         """Return the tool calls of a message or a delta, without those that no client can read."""
         calls = message.get("tool_calls")
         if not isinstance(calls, list) or not calls:
-            return []
+            # Of servers from before there were tools. There is one at most, and it has no id.
+            function = message.get("function_call")
+            return [cast(ToolCall, {"index": 0, "function": function})] if isinstance(function, Mapping) else []
         found = [
             cast(ToolCall, call)
             for call in calls

@@ -10,7 +10,6 @@ import pytest
 
 from Middleware.exceptions import BackendResponseError, ClientError, ConfigValueError
 from Middleware.llmapis.handlers.base import base_llm_api_handler as base
-from Middleware.llmapis.handlers.base.base_chat_completions_handler import arguments_object
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
 from Middleware.llmapis.handlers.base.image_sources import base64_data
 from Middleware.llmapis.handlers.impl import openai_api_handler
@@ -71,16 +70,6 @@ def test_streamed_tool_calls_that_are_no_objects_are_left_out(backend: StubBacke
 def test_an_answer_of_nothing_but_odd_calls_is_its_text(backend: StubBackend, transport: Transport) -> None:
     backend.script(json_reply(answer({"content": "hm", "tool_calls": ODD_CALLS})))
     assert handler(backend, transport).handle_non_streaming(HI) == "hm"
-
-
-@pytest.mark.parametrize("arguments", ["[" * 100_000, "no JSON", "[1]", "", None, 5])
-def test_arguments_that_are_no_object_are_an_empty_one(arguments: Any) -> None:
-    assert arguments_object(arguments) == {}
-
-
-@pytest.mark.parametrize("arguments", ['{"a": 1}', {"a": 1}])
-def test_arguments_as_an_object(arguments: Any) -> None:
-    assert arguments_object(arguments) == {"a": 1}
 
 
 @pytest.mark.parametrize("stream", [False, True])
