@@ -32,7 +32,7 @@ from Middleware.api.edge.browser_safety import (
     has_body,
 )
 from Middleware.api.edge.client_addresses import public_address, refusal_of_public
-from Middleware.api.edge.content_codings import PIECE_BYTES, coding_of, decoded, refusal_of
+from Middleware.api.edge.content_codings import coding_of, decoded, refusal_of
 from Middleware.api.errors import NO_RETRY, RETRY_AFTER, PublicError, error_body
 from Middleware.api.running.running_requests import REQUEST_ID_KEY, REQUEST_KEY, running_requests
 from Middleware.common.constants import ANTHROPIC_MESSAGES, OPENAI_CHAT, OPENAI_COMPLETION, OPENAI_RESPONSES
@@ -42,6 +42,7 @@ from Middleware.models.request_context import RequestContext, new_request_id
 from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.idempotency_service import get_idempotency_service
 from Middleware.services.response_builder_service import to_json
+from Middleware.utilities.http.inflater import PIECE_BYTES
 from Middleware.utilities.http.via import ENVIRON_KEY, chain, comes_back
 from Middleware.utilities.once import Once
 

@@ -21,6 +21,7 @@ from urllib3.util import parse_url
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.http.body import BodyDecoder, WireError, body_decoder
+from Middleware.utilities.http.inflater import CODINGS, Inflater
 
 # Most heads have a few hundred bytes; with cookies and policies those of web pages reach tens of thousands.
 MAX_HEAD_BYTES = 256 * 1024
@@ -31,7 +32,6 @@ _VERSION = b"HTTP/1."
 _A_REQUEST = Request(method="GET", target="/", headers=[("Host", "host")])
 # Stands for the length of a body in a head that is kept.
 _SOME_LENGTH = "1"
-_GZIP_START = b"\x1f\x8b"
 # Control characters that headers must not contain; a tab is allowed.
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _SECRET_PARAMETER = re.compile(r"key|token|secret|password|pwd|signature|\bsig\b|auth", re.IGNORECASE)
@@ -206,7 +206,10 @@ class HttpCall:
         self._http = Connection(CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._start = b""
         self._peer_closed = False
-        self._inflater: _Inflater | None = None
+        self._inflater: Inflater | None = None
+        self._limit = MAX_INFLATED_BYTES if request.max_bytes is None else request.max_bytes
+        # How many bytes may still come of a compressed body.
+        self._left = self._limit
 
     def request_head(
         self, body_length: int | None, *, absolute: bool = False, extra: Mapping[str, str] | None = None
@@ -241,7 +244,7 @@ class HttpCall:
             return b""
         body = self._body.feed(data) if data else b""
         self.done = self._body.done
-        return self._inflater.inflate(body) if self._inflater else body
+        return self._inflate(self._inflater, body) if self._inflater else body
 
     def eof(self) -> bool:
         """Record that the peer closed the connection; return whether the response is complete."""
@@ -302,8 +305,23 @@ class HttpCall:
         # The answer to HEAD has no body, whatever length it announces.
         self._body = body_decoder(204 if self._request.method == "HEAD" else self.head.status, headers)
         encoding = headers.get("content-encoding", "").lower()
-        if encoding in _Inflater.ENCODINGS or (encoding not in ("", "identity") and not self._request.keep_encoded):
-            self._inflater = _Inflater(encoding, self._request.max_bytes)
+        if encoding in CODINGS:
+            self._inflater = Inflater(encoding)
+        elif encoding not in ("", "identity") and not self._request.keep_encoded:
+            raise WireError(f"the body is compressed as '{encoding[:40]}', which was not asked for")
+
+    def _inflate(self, inflater: Inflater, body: bytes) -> bytes:
+        found = bytearray()
+        try:
+            for piece in inflater.feed(body):
+                found += piece
+                if len(found) > self._left:
+                    beginning = bytes(found[: self._left])
+                    raise TooLargeError(f"more than {self._limit >> 20} MB when decompressed", beginning)
+        except zlib.error:
+            raise WireError("the compressed body is broken") from None
+        self._left -= len(found)
+        return bytes(found)
 
 
 # The heads of all requests to an endpoint differ in the length of the body only.
@@ -352,44 +370,3 @@ def _header(name: str, value: str) -> tuple[bytes, bytes]:
         raise ConfigValueError(
             f"The header '{name}' holds a character that HTTP cannot carry (check the API key)"
         ) from None
-
-
-class _Inflater:
-    """A gzip or deflate body. Raises WireError for any other encoding."""
-
-    ENCODINGS = ("gzip", "x-gzip", "deflate")
-
-    def __init__(self, encoding: str, limit: int | None) -> None:
-        if encoding not in self.ENCODINGS:
-            raise WireError(f"the body is compressed as '{encoding[:40]}', which was not asked for")
-        self._gzip = encoding != "deflate"
-        self._zlib = zlib.decompressobj(31) if self._gzip else None
-        self._start = b""
-        self._left = self._limit = MAX_INFLATED_BYTES if limit is None else limit
-
-    def inflate(self, body: bytes) -> bytes:
-        if self._zlib is None:
-            body = self._start = self._start + body
-            if len(body) < 2:
-                return b""
-            # Some servers send "deflate" without its zlib header.
-            bare = body[0] & 15 != 8 or int.from_bytes(body[:2], "big") % 31
-            self._zlib = zlib.decompressobj(-15 if bare else 15)
-        found = self._piece(body)
-        # A gzip body may consist of several concatenated files.
-        while self._gzip and self._zlib.eof and self._zlib.unused_data.startswith(_GZIP_START):
-            rest, self._zlib = self._zlib.unused_data, zlib.decompressobj(31)
-            found += self._piece(rest)
-        return found
-
-    def _piece(self, body: bytes) -> bytes:
-        if self._zlib is None:
-            return b""
-        try:
-            found = self._zlib.decompress(body, self._left + 1)
-        except zlib.error:
-            raise WireError("the compressed body is broken") from None
-        if len(found) > self._left:
-            raise TooLargeError(f"more than {self._limit >> 20} MB when decompressed", found[: self._left])
-        self._left -= len(found)
-        return found

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any, NoReturn
@@ -296,33 +296,25 @@ def _unusual_json(data: bytes) -> object:
     try:
         text = data.decode(json.detect_encoding(data)).strip("\0\ufeff \t\r\n")
         body = json.loads(text, parse_constant=_refuse_constant, parse_int=_number)
-        if not isinstance(body, dict):
-            return body
-        return PartlyUsable(
-            body, {name for name, value in body.items() if name not in LIMITS and not _is_finite(value)}
-        )
+        return PartlyUsable(body) if isinstance(body, dict) else body
     except (ValueError, RecursionError):
         return None
 
 
-class PartlyUsable(dict[str, object]):
-    """The fields of a request of which some hold numbers beyond those of the program. These cannot be asked for."""
+class PartlyUsable(dict[str, Any]):
+    """The fields of a request. Those that hold a number beyond those of the program cannot be asked for."""
 
-    def __init__(self, fields: Mapping[str, object], unusable: Collection[str]) -> None:
-        super().__init__(fields)
-        self._unusable = unusable
-
-    def __getitem__(self, name: str) -> object:
-        self._require_usable(name)
-        return super().__getitem__(name)
-
-    def get(self, name: str, default: object = None) -> Any:
-        self._require_usable(name)
-        return super().get(name, default)
-
-    def _require_usable(self, name: str) -> None:
-        if name in self._unusable:
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        if name not in LIMITS and not _is_finite(value):
             raise ClientError(f"The '{name}' field has a number that is too large.", param=name)
+        return value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default
 
 
 def _refuse_constant(name: str) -> NoReturn:
