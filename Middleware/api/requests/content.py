@@ -35,6 +35,8 @@ FILES = frozenset(("file", "input_file", "document", "resource"))
 REFUSED = frozenset(("audio", "input_audio", "video", "input_video", "video_url"))
 # Of the model: they are kept as they are, since some back-ends demand them back.
 THOUGHTS = frozenset(("thinking", "redacted_thinking"))
+# The same as other programs call it, of which no back-end knows the form.
+_OTHER_THOUGHTS = frozenset(("reasoning", "reasoning_content", "reasoning_text"))
 # Where clients put an image, in the order in which they are looked at; the AI SDK uses "image", MCP "data".
 _IMAGE_MEMBERS = ("image_url", "source", "image", "data", "url")
 _FILE_MEMBERS = ("file", "source", "resource")
@@ -172,7 +174,9 @@ class ContentReader:
             inner = self.read(part.get("content"), f"{path}.content", "")
             found.texts.append("\n".join(line for line in (*lines, *inner.texts) if line))
             found.images += inner.images
-        elif not self._lenient or kind in REFUSED or (not _HOSTED.fullmatch(kind) and carries(part)):
+        elif kind not in _OTHER_THOUGHTS and (
+            not self._lenient or kind in REFUSED or (not _HOSTED.fullmatch(kind) and carries(part))
+        ):
             raise self.refusal(part, path)
 
     def _require(self, role: str, roles: Sequence[str], path: str) -> None:

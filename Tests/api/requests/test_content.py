@@ -62,7 +62,7 @@ def called(call_id: str = "c1", arguments: str = "{}") -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": "f", "arguments": arguments}}
 
 
-WITHOUT_TEXT = ("image", "image_url", "input_image", "thinking", "redacted_thinking")
+WITHOUT_TEXT = ("reasoning_content", "image", "image_url", "input_image", "thinking", "redacted_thinking", "reasoning")
 USE = part("tool_use", id="c1", name="f", input={})
 
 
@@ -121,6 +121,9 @@ USE = part("tool_use", id="c1", name="f", input={})
         (part("search_result", title="Moon", source=LINK, content=[text("far")]), f"Moon\n{LINK}\nfar", []),
         (part("thinking", thinking="hm", signature="s"), "", []),
         (part("redacted_thinking", data="x"), "", []),
+        # Not reported: reasoning as other programs call it.
+        (part("reasoning", text="hm"), "", []),
+        (part("reasoning_content", reasoning_content={"text": "hm"}), "", []),
     ],
 )  # fmt: skip
 def test_parts_in_every_dialect(content: dict[str, Any], said: str, images: list[str]) -> None:
