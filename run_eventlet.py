@@ -252,6 +252,8 @@ def _protocol() -> type:
 def serve(launch: Launch) -> None:
     """Serve until Ctrl-C or SIGTERM, then let running requests come to their end."""
     start_listening(launch.sock)
+    # Eventlet reads them at each line; Waitress has one limit for the whole head.
+    eventlet.wsgi.MAX_HEADER_LINE = eventlet.wsgi.MAX_TOTAL_HEADER_SIZE = limits.HEAD_BYTES
     with StopSignals() as signals:  # before the first request is taken
         acceptor = eventlet.spawn(
             eventlet.wsgi.server,
@@ -261,6 +263,7 @@ def serve(launch: Launch) -> None:
             log_output=False,
             max_size=limits.EVENTLET_CONNECTIONS,
             minimum_chunk_size=1,
+            url_length_limit=limits.HEAD_BYTES,
             keepalive=False,
             socket_timeout=limits.EVENTLET_SECONDS,
             protocol=_protocol(),

@@ -82,6 +82,8 @@ FAULTS = (
     Fault("500 idle connections", raw(b""), count=500),
     Fault("500 half heads", raw(START), count=500),
     Fault("a header of 1 MB", head("X-Big: " + "v" * MEGABYTE), HEAD_TOO_LARGE),
+    Fault("a header of 60 KB", head("X-Big: " + "v" * 60_000, path=b"/health"), (200,)),
+    Fault("a query of 60 KB", head(path=b"/health?" + b"q" * 60_000), (200,)),
     Fault("10,000 headers", head(*(f"X-{number}: v" for number in range(10_000))), HEAD_TOO_LARGE),
     Fault("endless headers", endless_headers, HEAD_TOO_LARGE),
     Fault("a path of 1 MB", head(path=b"/" + b"p" * MEGABYTE), (400, 414, 431)),

@@ -82,6 +82,10 @@ ADMITTED_TOO_LATE = Refusal(
 )
 # Answered even without a key: the request is one of this server's own, and might wait for itself for ever.
 LOOP = Refusal("508 Loop Detected", "this WilmerAI is already answering this request", (NO_RETRY,))
+BLIND = (
+    "Pages of %s are answered, but their browser does not let them read the answers. If they are yours, start "
+    "WilmerAI with --allow-origin %s"
+)
 STOPPING = Refusal("503 Service Unavailable", str(ServerStoppingError()), (RETRY_AFTER,))
 
 
@@ -131,6 +135,8 @@ class AdmissionMiddleware:
         self._mounts = tuple((prefix.rstrip("/"), mounted) for prefix, mounted in (mounts or {}).items())
         # The addresses that were refused. Scanners come back for hours, and would fill the log.
         self._outsiders: Once[str] = Once()
+        # The origins of pages that cannot read the answers.
+        self._blind: Once[str] = Once()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         # Flask converts the method to upper case too, so the checks must see the same.
@@ -145,6 +151,9 @@ class AdmissionMiddleware:
         if is_post:
             logger.info("Request %s arrived: POST %s", request_id, ascii(environ.get("PATH_INFO", ""))[1:-1][:200])
         decision = self._browsers.decide(environ)
+        is_news = not decision.blind or self._blind.first(decision.blind)
+        if is_news and decision.blind and decision.refusal is None:
+            logger.warning(BLIND, ascii(decision.blind), decision.blind)
         headers = [*id_headers(environ), *decision.headers]
         if self._worker is not None and is_post:
             headers.append((WORKER_HEADER, str(self._worker())))
@@ -160,7 +169,8 @@ class AdmissionMiddleware:
         elif has_body(environ):
             environ[BODY_LEFT_KEY] = True
         if refusal is not None:
-            _log_refusal(environ, refusal)
+            if is_news or refusal is not decision.refusal:
+                _log_refusal(environ, refusal)
             return _refuse(environ, start_response, refusal)
         if not is_post:
             return self.app(environ, start_response)
@@ -175,7 +185,7 @@ class AdmissionMiddleware:
 
     def _unchecked_refusal(self, environ: WSGIEnvironment) -> tuple[Refusal, bool] | None:
         """Return the refusal of a request before anything else is checked, and whether it is logged, or None."""
-        if comes_back(environ.get(ENVIRON_KEY, "")):
+        if ENVIRON_KEY in environ and comes_back(environ[ENVIRON_KEY]):
             return LOOP, True
         outsider = public_address(environ) if self._private_only else None
         if outsider is not None:
@@ -186,7 +196,9 @@ class AdmissionMiddleware:
 
     def refuses(self, environ: WSGIEnvironment) -> bool:
         """Return whether the request will be refused, decided by its head alone; for servers that read bodies first."""
-        if comes_back(environ.get(ENVIRON_KEY, "")) or (self._private_only and public_address(environ) is not None):
+        if ENVIRON_KEY in environ and comes_back(environ[ENVIRON_KEY]):
+            return True
+        if self._private_only and public_address(environ) is not None:
             return True
         self._use_plain_path(environ)
         if (mounted := self._mounted(environ)) is not None:

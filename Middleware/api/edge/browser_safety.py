@@ -51,11 +51,18 @@ class Refusal:
 
 @dataclass(frozen=True)
 class BrowserDecision:
-    """The decision about a request. ``preflight``: answer it at once; ``headers``: add these to any answer."""
+    """The decision about a request.
+
+    Attributes:
+        preflight: answer it at once.
+        headers: add these to any answer.
+        blind: the origin of the page, if that cannot read the answer: the browser does not tell its user why.
+    """
 
     refusal: Refusal | None = None
     preflight: bool = False
     headers: tuple[tuple[str, str], ...] = ()
+    blind: str = ""
 
 
 class BrowserSafety:
@@ -78,11 +85,12 @@ class BrowserSafety:
             return BrowserDecision(self._refusal_without_origin(environ))
         normal = normal_origin(origin)
         if normal is None or not self._is_allowed(normal, environ):
-            return BrowserDecision(_foreign_page(origin))
+            return BrowserDecision(_foreign_page(origin), blind=(normal or origin)[:_SHOWN])
         headers = tuple(self._headers_for(origin.strip(), normal))
         if environ.get("REQUEST_METHOD") == "OPTIONS" and "HTTP_ACCESS_CONTROL_REQUEST_METHOD" in environ and headers:
             return BrowserDecision(None, True, (*headers, *_preflight_headers(environ)))
-        return BrowserDecision(_wrong_content_type(environ), headers=headers)
+        refusal = _wrong_content_type(environ)
+        return BrowserDecision(refusal, headers=headers, blind="" if headers or refusal else normal[:_SHOWN])
 
     def _is_allowed(self, normal: str, environ: WSGIEnvironment) -> bool:
         if normal in self._allowed or ANY in self._allowed:
@@ -196,9 +204,10 @@ def refusal_of_content(environ: WSGIEnvironment) -> Refusal | None:
 
 def _foreign_page(origin: str) -> Refusal:
     shown = ascii(origin.strip()[:_SHOWN]) if origin else "another site"
-    hint = ""
-    if (normal := normal_origin(origin)) and normal != NULL:
-        hint = f" If the page is yours, start WilmerAI with --allow-origin {normal[:_SHOWN]}"
+    normal = normal_origin(origin)
+    hint = " Pages opened as a file have no origin: serve yours from a web server, and name that with --allow-origin."
+    if normal != NULL:
+        hint = "" if normal is None else f" If the page is yours, start WilmerAI with --allow-origin {normal[:_SHOWN]}"
     return Refusal("403 Forbidden", f"Requests of web pages from {shown} are not accepted.{hint}")
 
 

@@ -61,6 +61,11 @@ class ThinkRule:
     grace_period: int = DEFAULT_GRACE_PERIOD
     closing_only: bool = False
 
+    @property
+    def has_channels(self) -> bool:
+        """Whether the tags are those of the format of channels, in which a mark ends each message."""
+        return "<|channel|>" in fold_case(self.start_tag + self.end_tag)
+
     @classmethod
     def build(cls, endpoint_config: Mapping[str, object]) -> ThinkRule | None:
         """Return the rule of an endpoint file; None if it keeps thinking, or lacks a tag (with a warning)."""
@@ -363,6 +368,36 @@ class SpeakerFilter:
         return f"{self._prompt} {text}"
 
 
+class EndMarkFilter:
+    """Removes the marks with which the format of channels ends a message, at the end of the text only."""
+
+    _MARKS = ("<|return|>", "<|end|>", "<|call|>")
+    _AT_END = re.compile(r"(?:<\|(?:return|end|call)\|>\s*)+\Z")
+
+    def __init__(self) -> None:
+        # Marks, which text may follow, and the possible start of another one.
+        self._held = ""
+        self.done = False
+
+    def feed(self, text: str) -> str:
+        text = self._held + text
+        start = text.rfind("<")
+        is_open = start >= 0 and any(mark.startswith(text[start:]) and mark != text[start:] for mark in self._MARKS)
+        end = start if is_open else len(text)
+        marks = self._AT_END.search(text, 0, end)
+        cut = marks.start() if marks else end
+        self._held = text[cut:]
+        return text[:cut]
+
+    def finish(self) -> str:
+        rest, self._held, self.done = self._AT_END.sub("", self._held), "", True
+        return rest
+
+    def flush(self) -> str:
+        # A mark may still end the text, and nothing of it is missed in the meantime.
+        return ""
+
+
 class TrimFilter:
     """Removes white space at the end of the text: each run is held until more text follows."""
 
@@ -404,6 +439,8 @@ class ResponseCleaner:
             second_pass = PrefixFilter(rules.steps)
             self._speaker = SpeakerFilter(rules.generation_prompt, second_pass)
             self._filters += (self._speaker, second_pass)
+        if rules.think and rules.think.has_channels:
+            self._filters.append(EndMarkFilter())
         if rules.trim:
             self._filters.append(TrimFilter())
 

@@ -32,6 +32,8 @@ _VERSION = b"HTTP/1."
 _A_REQUEST = Request(method="GET", target="/", headers=[("Host", "host")])
 # Stands for the length of a body in a head that is kept.
 _SOME_LENGTH = "1"
+# Headers that differ from request to request, and are written behind the head that is kept. Their values are valid.
+_VARYING = ("traceparent", "X-Wilmer-Via")
 # Control characters that headers must not contain; a tab is allowed.
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _SECRET_PARAMETER = re.compile(r"key|token|secret|password|pwd|signature|\bsig\b|auth", re.IGNORECASE)
@@ -223,6 +225,8 @@ class HttpCall:
         if body_length is None and request.method in ("POST", "PUT", "PATCH"):
             body_length = 0
         # Elsewhere a URL may quote a conversation, which must not stay in memory.
+        kept = {**request.headers, **(extra or {})}
+        varying = "".join(f"{name}: {kept.pop(name)}\r\n" for name in _VARYING if name in kept)
         parts = _head_parts if request.remembers_unreachable else _head_parts.__wrapped__
         before, after = parts(
             request.method,
@@ -230,11 +234,12 @@ class HttpCall:
             target.host_header,
             target.authorization,
             body_length is not None,
-            (*request.headers.items(), *(extra or {}).items()),
+            tuple(kept.items()),
         )
         # The parser of the answer must know that a request was sent; any other one than CONNECT will do.
         self._http.send(_A_REQUEST)
-        return before + str(body_length).encode("ascii") + after if after else before
+        head = before + str(body_length).encode("ascii") + after if after else before
+        return head[:-2] + varying.encode("ascii") + head[-2:] if varying else head
 
     def feed(self, data: bytes) -> bytes:
         """Return the body bytes in the received data. Raises WireError if it is not HTTP/1.x."""

@@ -18,6 +18,7 @@ from werkzeug.wsgi import ClosingIterator
 
 from Middleware.api.app import build_wsgi_application, create_app
 from Middleware.api.edge.admission_middleware import MEGABYTE, AdmissionMiddleware
+from Middleware.api.edge.browser_safety import BrowserSafety
 from Middleware.api.running.running_requests import request_of, running_requests
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.fair_semaphore import FairSemaphore
@@ -137,6 +138,40 @@ def test_a_request_carries_the_tokens_of_those_before_it() -> None:
         with open_(app, headers={} if header is None else {"X-Wilmer-Via": header}):
             value = inner.requests[-1].via
         assert value == "" if expected == "" else len(value.split(", ")) == expected
+
+
+# -- web pages that cannot read the answers ----------------------------------------------------------------------------
+
+
+@table(
+    ("origins", "named"),
+    [
+        (["app://obsidian.md"] * 3, ["app://obsidian.md"]),
+        (["tauri://localhost", "TAURI://LocalHost", "app://x"], ["tauri://localhost", "app://x"]),
+        (["https://foreign.example"] * 3, ["https://foreign.example"]),
+        (["https://a.example", "https://b.example", "https://a.example"], ["https://a.example", "https://b.example"]),
+        (["null", "null"], ["null"]),
+        (["app://x", "https://foreign.example", "app://x"], ["app://x", "https://foreign.example"]),
+        # These may read.
+        (["http://localhost:3000", "http://127.0.0.1"], []),
+        (["https://named.example", "app://named"], []),
+        ([None, None], []),
+    ],
+)
+def test_an_origin_without_access_is_named_once(
+    caplog: pytest.LogCaptureFixture, origins: list[str | None], named: list[str]
+) -> None:
+    caplog.clear()
+    app = AdmissionMiddleware(Inner(), browsers=BrowserSafety(("https://named.example", "app://named")))
+    for origin in origins:
+        for method in ("GET", "POST"):
+            headers = {} if origin is None else {"Origin": origin}
+            with open_(app, "/v1/models", method, headers=headers, content_type="application/json"):
+                pass
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(lines) == len(named)
+    for line, origin in zip(lines, named, strict=True):
+        assert origin in line and "--allow-origin" in line and "\n" not in line
 
 
 # -- the id ------------------------------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ LISTS = st.one_of(
     st.sampled_from(["Out:", "", None]),
     st.lists(st.sampled_from(["Out:", "Out", "Reply:", "", "EP:", "Old Tom:", " x", "word"]), max_size=4),
 )
-TAGS = st.sampled_from(["<think>", "</think>", "aab", "a", "<<a", "\u03a3"])
+TAGS = st.sampled_from(["<think>", "</think>", "aab", "a", "<<a", "\u03a3", "<|channel|>"])
 RULES = st.builds(
     lambda endpoint, node, prompt, both, has: CleaningRules.build(endpoint, node, prompt, both, has_endpoint=has),
     st.fixed_dictionaries(
@@ -215,6 +215,52 @@ def both_ways(
 )
 def test_think_removal(text: str, extra: dict, wanted: str) -> None:
     assert both_ways(text, {**THINK, "openingTagGracePeriod": 100, **extra}) == wanted
+
+
+CHANNELS = {
+    "removeThinking": True,
+    "startThinkTag": "<|channel|>analysis<|message|>",
+    "endThinkTag": "<|end|><|start|>assistant<|channel|>final<|message|>",
+}
+THOUGHT = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>"
+
+
+@table("trim", [False, True])
+@table(
+    ("text", "wanted"),
+    [
+        (f"{THOUGHT}Yes.<|return|>", "Yes."),
+        (f"{THOUGHT}Yes.<|end|>", "Yes."),
+        (f"{THOUGHT}Yes.<|call|>", "Yes."),
+        ("Yes.<|return|>", "Yes."),
+        ("Yes.<|end|><|return|>", "Yes."),
+        ("Yes.<|return|>\n", "Yes."),
+        ("Yes.<|end|>\n<|return|> \n", "Yes."),
+        ("<|return|>", ""),
+        # Anywhere else they are text, and so is what only begins like one.
+        ("a<|end|>b", "a<|end|>b"),
+        ("a<|end|>b<|end|>", "a<|end|>b"),
+        ("a<|end|>\nb", "a<|end|>\nb"),
+        ("Yes.<|retur", "Yes.<|retur"),
+        ("Yes.<|end|><|re", "Yes.<|end|><|re"),
+        ("Yes.<", "Yes.<"),
+        ("1 < 2", "1 < 2"),
+        ("Yes.<|message|>", "Yes.<|message|>"),
+        ("Yes.<|RETURN|>", "Yes.<|RETURN|>"),
+        ("<<|<|end|>", "<<|"),
+        ("<<|end|>", "<"),
+    ],
+)
+@table("tags", [CHANNELS, {**CHANNELS, "startThinkTag": "<think>"}, {**CHANNELS, "endThinkTag": "<|end|>"}])
+def test_marks_at_the_end_of_a_channel(tags: dict, text: str, wanted: str, trim: bool) -> None:
+    if THOUGHT in text and tags is not CHANNELS:
+        return
+    assert both_ways(text, {**tags, "trimBeginningAndEndLineBreaks": trim}) == wanted
+
+
+@table("tags", [THINK, {**CHANNELS, "removeThinking": False}, {}])
+def test_other_tags_leave_such_marks(tags: dict) -> None:
+    assert both_ways("Yes.<|return|>", tags) == "Yes.<|return|>"
 
 
 def test_a_missing_tag_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:

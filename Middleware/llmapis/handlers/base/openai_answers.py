@@ -108,11 +108,24 @@ def _usage(sent: object, timings: object) -> Usage | None:
     return usage_of(None if read is None or cached is None else cached + read, written, cached)
 
 
+_DETAILS = {"reasoning.text": "text", "reasoning.summary": "summary"}
+
+
 def reasoning_of(fields: Mapping[str, object]) -> str:
-    """Return the reasoning in a delta, message or choice. Servers use two keys for it, and Mistral content blocks."""
+    """Return the reasoning in a delta, message or choice.
+
+    Servers use two keys for it, Mistral content blocks, and OpenRouter a list of details, often in addition to a key.
+    """
     plain = text_in(fields, "reasoning_content") or text_in(fields, "reasoning")
-    content = fields.get("content")
-    return plain or (_thinking_in(content) if isinstance(content, list) else "")
+    content, details = fields.get("content"), fields.get("reasoning_details")
+    plain = plain or (_thinking_in(content) if isinstance(content, list) else "")
+    return plain or (_detailed(details) if isinstance(details, list) else "")
+
+
+def _detailed(details: list[object]) -> str:
+    """Return the texts and summaries among details of reasoning, which may also be encrypted."""
+    found = (detail for detail in details if isinstance(detail, Mapping))
+    return "".join(text_in(detail, _DETAILS.get(str(detail.get("type")), "")) for detail in found)
 
 
 def _thinking_in(blocks: list[object]) -> str:

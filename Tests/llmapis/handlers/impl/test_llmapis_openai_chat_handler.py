@@ -30,6 +30,7 @@ from Tests.stub_backend import (
     sse_reply,
     status_reply,
 )
+from Tests.tables import table
 
 HI = Prompt([{"role": "user", "content": "hi"}])
 SILENCE = {"token": "", "finish_reason": None}
@@ -144,6 +145,40 @@ def test_usage_on_a_token() -> None:
 @pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
 def test_reasoning_is_carried_beside_the_text(key: str) -> None:
     assert read(chat_chunk({key: "hm"})) == [{**SILENCE, "reasoning": "hm"}]
+
+
+@table(
+    ("details", "wanted"),
+    [
+        ([{"type": "reasoning.text", "text": "hm"}], "hm"),
+        ([{"type": "reasoning.summary", "summary": "hm"}], "hm"),
+        (
+            [
+                {"type": "reasoning.summary", "summary": "h", "index": 0, "format": "x"},
+                {"type": "reasoning.encrypted", "data": "c2VjcmV0"},
+                {"type": "reasoning.text", "text": "m", "signature": "s", "summary": "no"},
+            ],
+            "hm",
+        ),
+        ([{"type": "reasoning.encrypted", "data": "c2VjcmV0"}], ""),
+        ([{"type": "reasoning.text", "text": None}, {"type": "text", "text": "no"}, {"text": "no"}, "no", None], ""),
+        ([{"type": ["reasoning.text"], "text": "no"}, {"type": "reasoning.text", "text": 5}], ""),
+        ([], ""),
+        (None, ""),
+        ("no", ""),
+        ({"type": "reasoning.text", "text": "no"}, ""),
+    ],
+)
+def test_details_of_reasoning(details: Any, wanted: str) -> None:
+    shown = {**SILENCE, "reasoning": wanted} if wanted else None
+    found = read(chat_chunk({"reasoning_details": details}))
+    assert [chunk for chunk in found if "reasoning" in chunk] == ([shown] if shown else [])
+    # Another member has the same, so it is not shown twice.
+    for key in ("reasoning_content", "reasoning"):
+        assert read(chat_chunk({"reasoning_details": details, key: "other"})) == [{**SILENCE, "reasoning": "other"}]
+    message = {"role": "assistant", "content": "a", "reasoning_details": details}
+    call = handler()
+    assert call.read_whole({"choices": [{"message": message}]}) == "a" and call.outcome.reasoning == wanted
 
 
 def test_thinking_among_content_blocks_is_reasoning() -> None:
