@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from Middleware.exceptions import BackendError
 from Middleware.llmapis.backend_errors import sentence, status_of
+from Middleware.llmapis.repeats import is_ollama
 from Middleware.models.process import process
 from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
@@ -34,6 +35,8 @@ MOST_CHANGES = 4
 _STATUSES = (400, 422)
 # Gateways put the error of a server into their own.
 _MOST_LEVELS = 8
+# Some errors repeat the whole request.
+_MOST_TEXT = 16384
 CONTINUE = "Continue."
 # What OpenAI's newer and older models call the limit of an answer.
 _LIMITS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
@@ -103,7 +106,7 @@ class Refusal:
 
     def __init__(self, data: object, payload: Payload) -> None:
         said = list(_opened(data))
-        self.text = "\n".join(part for part in said if isinstance(part, str))
+        self.text = "\n".join(part for part in said if isinstance(part, str))[:_MOST_TEXT]
         names, self.values, self.both = list[str](), list[str](), False
         for part in said:
             if isinstance(part, Mapping):
@@ -229,6 +232,7 @@ def fitting_ids(ids: Iterable[str]) -> dict[str, str]:
     """Return an id of nine letters and digits for each id. One that fits stays; others depend on nothing but the id."""
     known = list(dict.fromkeys(ids))
     new = {id: id for id in known if FITTING_ID.fullmatch(id)}
+    taken = set(new)
     for id in known:
         made = id
         while id not in new:
@@ -237,8 +241,9 @@ def fitting_ids(ids: Iterable[str]) -> dict[str, str]:
                 number, digit = divmod(number, len(_DIGITS))
                 made = _DIGITS[digit] + made
             made = made[:9]
-            if made not in new.values():
+            if made not in taken:
                 new[id] = made
+        taken.add(new[id])
     return new
 
 
@@ -322,8 +327,7 @@ class Changes:
     def learn(self, error: BackendError) -> bool:
         """Return whether the server has refused something that is not changed yet, which the next ``apply`` changes."""
         status = status_of(error) or 0
-        is_ollama = str(API_TYPE.value(self._settings.api_type, "type")).startswith("ollama")
-        if status not in _STATUSES and not (is_ollama and 400 <= status < 500):
+        if status not in _STATUSES and not (400 <= status < 500 and is_ollama(self._settings)):
             return False
         refusal = Refusal(error.data or error.body, self._plain)
         found = [(row, field) for row in ROWS for field in row.finds(refusal, self._plain, self._settings)]

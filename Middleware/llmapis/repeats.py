@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING
 
 from Middleware.exceptions import BackendError
 from Middleware.llmapis.backend_errors import says_loading, status_of
+from Middleware.utilities.config.keys.api_type import API_TYPE
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
+
+if TYPE_CHECKING:
+    from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings
 
 logger = logging.getLogger(__name__)
 
@@ -22,38 +28,30 @@ _LASTING = (501, 505, 508)
 
 
 class Repeats:
-    """Counts the attempts of one call.
+    """Counts the attempts of one call. With a backup, that is the second attempt."""
 
-    Args:
-        is_single: there is a backup, which is the second attempt.
-        loading_seconds: how long a server that loads its model is waited for.
-        any_status: a server of this kind may say with any status that it loads.
-    """
-
-    def __init__(self, endpoint: str, is_single: bool, loading_seconds: float, any_status: bool) -> None:
-        self._endpoint, self._is_single, self._any_status = endpoint, is_single, any_status
-        self._loading_seconds = loading_seconds
+    def __init__(self, settings: BackendSettings) -> None:
+        self._settings = settings
         self._loading_since: float | None = None
         self._attempts, self._was_stale = 1, False
 
     def wait_after(self, error: BackendError) -> float | None:
         """Return the seconds until the call is sent again; None if it is not."""
-        status = status_of(error)
-        if self._is_single:
+        settings, status = self._settings, status_of(error)
+        if settings.single_attempt:
             return None
-        if (
-            (status == 503 or (self._any_status and status is not None))
-            and says_loading(error)
-            and self._loading_seconds
-        ):
-            return self._loading_wait(error)
+        # Ollama may say with any status that it is loading.
+        may_load = status == 503 or (status is not None and is_ollama(settings))
+        most = ENDPOINT.number(settings.endpoint, "loadingTimeoutInSeconds") if may_load and says_loading(error) else 0
+        if most:
+            return self._loading_wait(error, most)
         if error.lost == "stale" and not self._was_stale:
             # The server had closed the idle connection, so it has not seen the request.
             self._was_stale = True
             self._log("the connection was stale", 0.0)
             return 0.0
         waits = BUSY_WAITS if error.lost or status in _BUSY else WAITS
-        passes = bool(error.lost) or status in _BUSY or ((status or 0) >= 500 and status not in _LASTING)
+        passes = error.lost or status in _BUSY or ((status or 0) >= 500 and status not in _LASTING)
         if not passes or self._attempts == MOST_ATTEMPTS:
             return None
         wait = waits[self._attempts - 1] if error.retry_after is None else error.retry_after
@@ -61,24 +59,19 @@ class Repeats:
         self._attempts += 1
         return wait
 
-    def _loading_wait(self, error: BackendError) -> float | None:
-        now = time.monotonic()
+    def _loading_wait(self, error: BackendError, most: float) -> float | None:
+        now, name = time.monotonic(), self._settings.endpoint_name
         if self._loading_since is None:
             self._loading_since = now
-            logger.info(
-                "Endpoint '%s': the server loads its model; it is waited for, %g s at most.",
-                self._endpoint,
-                self._loading_seconds,
-            )
-        left = self._loading_since + self._loading_seconds - now
+            logger.info("Endpoint '%s': the server loads its model; it is waited for, %g s at most.", name, most)
+        left = self._loading_since + most - now
         return None if left <= 0 else min(LOADING_WAIT if error.retry_after is None else error.retry_after, left)
 
     def _log(self, reason: str, wait: float) -> None:
-        logger.warning(
-            "Endpoint '%s': %s (attempt %d of %d). Trying again in %g s.",
-            self._endpoint,
-            reason,
-            self._attempts,
-            MOST_ATTEMPTS,
-            wait,
-        )
+        attempt = f"{reason} (attempt {self._attempts} of {MOST_ATTEMPTS})"
+        logger.warning("Endpoint '%s': %s. Trying again in %g s.", self._settings.endpoint_name, attempt, wait)
+
+
+def is_ollama(settings: BackendSettings) -> bool:
+    """Return whether the server speaks a dialect of Ollama."""
+    return str(API_TYPE.value(settings.api_type, "type")).startswith("ollama")

@@ -45,7 +45,6 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.answers.stream_parsers import LineTooLongError, NDJSONParser, SSEEvent, SSEParser
 from Middleware.utilities.answers.tool_calls import ToolCallReader, whole_call
 from Middleware.utilities.config.keys.api_type import API_TYPE, STRUCTURED_OUTPUT
-from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.http.connect import HEARTBEAT_SECONDS
 from Middleware.utilities.http.connection import SLICE_SECONDS
 from Middleware.utilities.http.wire import parse_target
@@ -198,16 +197,9 @@ class BaseLlmApiHandler(ABC):
 
     def _begin(self) -> None:
         """Begin a call, of one attempt or several."""
-        settings = self.settings
         # Whether another thread has ended the stream.
         self._aborted = False
-        self.changes = Changes(settings)
-        self._repeats = Repeats(
-            settings.endpoint_name,
-            settings.single_attempt,
-            ENDPOINT.number(settings.endpoint, "loadingTimeoutInSeconds"),
-            any_status=str(API_TYPE.value(settings.api_type, "type")).startswith("ollama"),
-        )
+        self.changes, self._repeats = Changes(self.settings), Repeats(self.settings)
 
     def _reset(self) -> None:
         self.outcome = LlmOutcome(endpoint_config=self.settings.endpoint, endpoint_name=self.settings.endpoint_name)
