@@ -35,6 +35,7 @@ class Answer:
     Attributes:
         tokens: the text in the pieces that a stream delivers.
         finish: ``stop``, ``length``, ``tool_calls`` or ``content_filter``.
+        refusal: why the model does not answer, where the dialect says that apart from the text.
     """
 
     tokens: Sequence[str] = ("Hel", "lo ", "there")
@@ -42,6 +43,7 @@ class Answer:
     reasoning: Sequence[str] = ()
     calls: Sequence[Call] = ()
     usage: bool = True
+    refusal: str = ""
 
     @property
     def text(self) -> str:
@@ -97,6 +99,8 @@ class OpenAiChat(Dialect):
         message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
         if answer.reasoning:
             message["reasoning_content"] = "".join(answer.reasoning)
+        if answer.refusal:
+            message["refusal"] = answer.refusal
         if answer.calls:
             message["tool_calls"] = [_openai_call(call) for call in answer.calls]
         body: dict[str, Any] = {
@@ -115,6 +119,7 @@ class OpenAiChat(Dialect):
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None}]
         deltas += [{"reasoning_content": text} for text in answer.reasoning]
         deltas += [{"content": text} for text in answer.tokens]
+        deltas += [{"refusal": text} for text in _halves(answer.refusal) if answer.refusal]
         for index, call in enumerate(answer.calls):
             whole = _openai_call(call)
             text = whole["function"].pop("arguments")
@@ -267,6 +272,7 @@ class Claude(Dialect):
             "content": content,
             "stop_reason": self.STOP_REASONS[answer.finish],
             "stop_sequence": None,
+            **_explained(answer),
             "usage": {"input_tokens": PROMPT_TOKENS, "output_tokens": COMPLETION_TOKENS},
         }
 
@@ -313,11 +319,19 @@ class Claude(Dialect):
             {
                 "type": "message_delta",
                 "usage": {"output_tokens": COMPLETION_TOKENS},
-                "delta": {"stop_reason": self.STOP_REASONS[answer.finish], "stop_sequence": None},
+                "delta": {
+                    "stop_reason": self.STOP_REASONS[answer.finish],
+                    "stop_sequence": None,
+                    **_explained(answer),
+                },
             }
         )
         events.append({"type": "message_stop"})
         return [named_event(event["type"], event) for event in events]
+
+
+def _explained(answer: Answer) -> dict[str, Any]:
+    return {"stop_details": {"type": "refusal", "explanation": answer.refusal}} if answer.refusal else {}
 
 
 DIALECTS: dict[str, Dialect] = {

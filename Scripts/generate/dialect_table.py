@@ -42,7 +42,8 @@ which.
 SERVERS = "A back-end here is the API of these files in `Public/Configs/ApiTypes`:"
 EXPLANATION = """\
 *text*: the text of the answer, byte for byte. *`stop`*, *`length`*, *`content_filter`*: the reason why it ended; what
-servers write in words of their own becomes one of these (`llmapis/finish_reasons.py`). *tool call*, *two calls*: names
+servers write in words of their own becomes one of these (`llmapis/finish_reasons.py`). *refusal*: the words with
+which the model refuses to answer, which become the text. *tool call*, *two calls*: names
 and arguments of tool calls, with the node's `allowTools` on. *ids*: the ids of these calls. *`tool_calls`*: that
 reason after an answer with tool calls. *thinking*: the model's reasoning, with the user's `sendReasoningToClient` on.
 *tokens*: the back-end's own token counts; if it reports none, the client gets an estimate. *fingerprint*: OpenAI's

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from Middleware.addons.records import live_run, run_texts
+from Middleware.addons.records.analysis.explanation import explain
 from Middleware.addons.records.model import Span
 from Middleware.addons.records.repeated_lists import LEAST_MESSAGES
 from Middleware.common import instance_global_variables as instance
@@ -23,7 +24,7 @@ from Middleware.utilities.files.file_access import process_lock
 from Middleware.workflows.events import Listeners
 from Tests.api.record_lab import RecordLab, named, record_lab
 from Tests.backend_dialects import DIALECTS, Answer, Call, openai_embeddings
-from Tests.stub_backend import Reply, chat_chunk, chat_reply, sse_reply, status_reply
+from Tests.stub_backend import RecordedRequest, Reply, chat_chunk, chat_reply, sse_reply, status_reply
 from Tests.workflows.engine_lab import llm, reply_to, static, user
 
 SHIPPED = Path(__file__).parents[2] / "Public" / "Configs" / "ApiTypes"
@@ -135,6 +136,25 @@ def test_tokens_and_times_are_those_that_were_reported(
     assert run.facts["estimated"] is (usage[1] is None)
     # The word of the server.
     assert attempt.attributes["response.finish_reasons"] == ["end_turn" if api_type == "claudeMessages" else "stop"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_what_a_server_refuses_and_an_empty_answer(lab: RecordLab, stream: bool) -> None:
+    def respond(request: RecordedRequest) -> Reply:
+        if "temperature" in request.json:
+            return status_reply(400, "Unsupported parameter: temperature")
+        return DIALECTS["openAIChatCompletion"].reply(Answer((), "length", reasoning=("Hm",)), stream)
+
+    speak(lab, "openAIChatCompletion", presetSamplers={"temperature": 0.5})
+    lab.backend.responder = respond
+    lab.ask(stream=stream)
+    run = lab.run()
+    refused, answered = named(run, "attempt")
+    assert "left_out" not in refused.attributes and "empty" not in refused.attributes
+    assert answered.attributes["left_out"] == ["temperature"] and answered.attributes["empty"] == "reasoning"
+    odd = " ".join(explain(run)["odd"])
+    assert " was asked for node " in odd and " without what it refuses: temperature." in odd
+    assert " has nothing but reasoning." in odd
 
 
 def test_the_details_of_openai_and_of_claude(lab: RecordLab) -> None:

@@ -43,13 +43,8 @@ ANSWERS = {
     "one-call": Answer((), "tool_calls", calls=(FIRST,)),
     "two-calls": Answer(CALL_TEXT, "tool_calls", calls=(FIRST, SECOND)),
     "reasoning": Answer(reasoning=("Hm, ", "größer?")),
-    "filter": Answer(
-        (
-            "No",
-            ".",
-        ),
-        "content_filter",
-    ),
+    "filter": Answer(("No", "."), "content_filter"),
+    "refusal": Answer((), "content_filter", refusal="I cannot {help}."),
 }
 """What the back-end says when the client's message names the key. ``length`` comes without token counts."""
 
@@ -86,6 +81,7 @@ FEATURES = {
     "stop": "`stop`",
     "length": "`length`",
     "filter": "`content_filter`",
+    "refusal": "refusal",
     "call": "tool call",
     "calls": "two calls",
     "ids": "ids",
@@ -152,6 +148,11 @@ LOSSES = (
         ("Ollama chat", "Ollama generate"),
     ),
     Loss("This back-end's API has no reason of its own for it.", {"filter": STOP}, backs=(OLLAMA, GENERATE, KOBOLD)),
+    Loss(
+        "This back-end's API has no words of their own for a refusal.",
+        {"refusal": ABSENT},
+        backs=(TEXT, OLLAMA, GENERATE, KOBOLD),
+    ),
     Loss("This back-end's API cannot carry images.", {"image": LOST}, backs=(TEXT,)),
     Loss("This back-end's API does not separate thinking from the answer.", {"reasoning": LOST}, backs=(TEXT, KOBOLD)),
     Loss("This client API cannot carry thinking.", {"reasoning": LOST}, _TEXT_FRONTS),
@@ -338,6 +339,7 @@ _OUTCOMES = {
     "text": _text,
     "stop": lambda heard: _matched(heard["text"].finish, {KEPT: "stop"}),
     "length": lambda heard: _matched(heard["length"].finish, {KEPT: "length"}),
+    "refusal": lambda heard: _matched(heard["refusal"].text, {KEPT: ANSWERS["refusal"].refusal, ABSENT: ""}),
     "filter": lambda heard: _matched(heard["filter"].finish, {KEPT: "content_filter", STOP: "stop"}),
     "call": lambda heard: _calls("one-call", heard),
     "calls": lambda heard: _calls("two-calls", heard),
