@@ -22,7 +22,7 @@ from Middleware.addons.init.questions import (
     no_address,
 )
 from Middleware.addons.init.servers import Model, NoServer, Server, normal_address, usual_addresses
-from Middleware.addons.init.trial import Trial, try_model
+from Middleware.addons.init.trial import Trial, needs_loading, try_model
 from Middleware.addons.init.writing import Written, as_spelled, existing_files, other_name, user_name_problem, write
 from Middleware.cli.arguments import apply_arguments, build_command_parser, parse_command_arguments
 from Middleware.cli.program import StartError, program_name, say
@@ -158,9 +158,11 @@ def _set_up(options: Options, dialogue: Dialogue) -> tuple[Trial, Written]:
     model = look_closer(server, model)
     worker = look_closer(server, named_model([server], options.worker)[1]) if options.worker else None
     smaller = None if worker else smaller_model(server, model)
-    _say([init_output.asking_model(model)])
     port = options.port or port_for(found)
-    trial = try_model(Choice(server, model, options.user or DEFAULT_USER, port, worker, smaller))
+    choice = Choice(server, model, options.user or DEFAULT_USER, port, worker, smaller)
+    if not needs_loading(choice):
+        _say([init_output.asking_model(model)])
+    trial = try_model(choice)
     _say(init_output.tried(trial))
     # Nothing slow comes after it, in which another init could write files of the same user.
     user = _settle_existing(options.user or dialogue.user(), dialogue)

@@ -135,7 +135,8 @@ def asking_model(model: Model) -> str:
 def tried(trial: Trial) -> list[str]:
     """Say what came of it."""
     if trial.is_skipped:
-        return ["  Not asked: the model is not in memory, and loading it takes time."]
+        name = name_shown(trial.choice.model)
+        return [f"{name} is not asked for a token, because it is not in memory, and loading it takes time."]
     if trial.problem:
         return [f"  No answer: {printable(trial.problem)}"]
     fields = ", ".join(map(printable, trial.changed))

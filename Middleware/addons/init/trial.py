@@ -42,10 +42,14 @@ class Trial:
     is_skipped: bool = False
 
 
+def needs_loading(choice: Choice) -> bool:
+    """Return whether a question would load the chosen model, as far as the server says."""
+    return not choice.model.loaded and (bool(choice.model.state) or choice.server.kind == "Ollama")
+
+
 def try_model(choice: Choice) -> Trial:
     """Ask the chosen model for one token. Raises StartError if a file that comes with the program is missing."""
-    model = choice.model
-    if not model.loaded and (model.state or choice.server.kind == "Ollama"):
+    if needs_loading(choice):
         return Trial(choice, is_skipped=True)
     plan, api_type = make_plan(choice), f"ApiTypes/{choice.server.api_type}.json"
     files = {**plan.shipped, **plan.files}

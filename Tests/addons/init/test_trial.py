@@ -124,7 +124,16 @@ def test_no_model_is_loaded_for_it(lab: Lab, routes: llm_servers.Routes) -> None
     with llm_servers.serving(routes) as backend:
         status, output = lab.init("--yes", "--backend", backend.url)
         assert not [one for one in backend.requests if one.method == "POST" and one.path != "/api/show"]
-    assert status == 0 and "the model is not in memory" in output and "To fix" not in output
+    assert status == 0 and "it is not in memory" in output and "for one token" not in output and "To fix" not in output
+
+
+def test_an_unloaded_model_of_a_router_has_its_own_window(lab: Lab) -> None:
+    service = services()["llama.cpp's router"]
+    with service.running() as backend:
+        status, output = lab.init("--yes", "--backend", backend.url, "--model", "small")
+    assert status == 0 and "small is not asked for a token" in output and service.calls == []
+    keys = {"modelNameToSendToAPI": "small", "maxContextTokenSize": 2048, "dontIncludeModel": False}
+    assert keys.items() <= main_file(lab).items()
 
 
 def test_a_failed_model_of_a_router_is_named(lab: Lab) -> None:
