@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from Tests.api.front_dialects import openai_message
+from Tests.api.old_decoders import go_events
 from Tests.integration.conftest import Servers
 from Tests.integration.launcher import (
+    LAUNCHERS,
     Backend,
     Launcher,
     Response,
@@ -159,3 +161,33 @@ def test_next_request_is_not_disturbed(server: Launcher, backend: Backend) -> No
     server.ask("Single", stream=True)
     backend.replies["single"] = lambda request: says(request, "single")
     assert streamed_text(server.ask("Single", stream=True).body) == "single says hello."
+
+
+# -- a long time -------------------------------------------------------------------------------------------------------
+VERY_LONG = 20.5
+PROMPTS = {"/v1/completions": "prompt", "/v1/responses": "input"}
+PATHS = ("/v1/chat/completions", "/v1/messages", *PROMPTS)
+
+
+@pytest.mark.deep
+def test_an_old_decoder_reads_streams_with_long_silences(servers: Servers, backend: Backend) -> None:
+    """Once while the LLM is silent, and once while another request has the only slot of the gate."""
+    backend.replies["single"] = chat_stream_reply(TOKENS, header_delay=VERY_LONG)
+
+    def ask(server: Launcher, path: str) -> bytes:
+        messages = [{"role": "user", "content": backend.hello}]
+        said = {PROMPTS[path]: backend.hello} if path in PROMPTS else {"messages": messages, "max_tokens": 99}
+        return server.request("POST", path, {"model": "Single", "stream": True, **said}).body
+
+    for server, name in ((servers.get(LAUNCHERS[0]), "silent"), (servers.get(LAUNCHERS[0], 1), "at the gate")):
+        with ThreadPoolExecutor(8) as pool:
+            if name == "at the gate":
+                first = pool.submit(ask, server, "/v1/chat/completions")
+                backend.wait_call("single", count=len(PATHS) + 1)
+                backend.replies["single"] = chat_stream_reply(TOKENS)
+            bodies = dict(zip(PATHS, pool.map(lambda path, server=server: ask(server, path), PATHS), strict=True))
+            if name == "at the gate":
+                assert b"upon" in first.result()
+        for path, body in bodies.items():
+            events = [item for _, item in go_events(body)]
+            assert len(events) >= 3 and b"upon" in body and not any("error" in item for item in events), (name, path)

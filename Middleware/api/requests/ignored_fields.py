@@ -14,17 +14,7 @@ from Middleware.utilities.once import Once
 logger = logging.getLogger(__name__)
 
 # Those of OpenAI and Ollama that have no effect, unless they are empty. A schema is logged where an LLM is called.
-_IGNORED = (
-    "logprobs",
-    "top_logprobs",
-    "echo",
-    "logit_bias",
-    "prediction",
-    "web_search_options",
-    "audio",
-    "template",
-    "context",
-)
+_IGNORED = "logprobs top_logprobs echo logit_bias prediction web_search_options audio template context".split()
 # How many answers the client wants; 1 is the default.
 _COUNTS = ("n", "best_of")
 
