@@ -14,7 +14,9 @@ from Middleware.utilities.once import Once
 logger = logging.getLogger(__name__)
 
 # Those of OpenAI and Ollama that have no effect, unless they are empty. A schema is logged where an LLM is called.
-_IGNORED = "logprobs top_logprobs echo logit_bias prediction web_search_options audio template context".split()
+_IGNORED = frozenset(
+    "logprobs top_logprobs echo logit_bias prediction web_search_options audio template context".split()
+)
 # How many answers the client wants; 1 is the default.
 _COUNTS = ("n", "best_of")
 
@@ -35,7 +37,7 @@ def look_at_fields(api_type: str, body: Mapping[str, object]) -> None:
         raise ClientError("WilmerAI writes at the end of a text and cannot insert: 'suffix' is not supported.")
     # Not through its own get(), which refuses what cannot be used.
     sent = dict(body.items())
-    fields = [field for field in _IGNORED if not _is_blank(sent.get(field))]
+    fields = [field for field in _IGNORED & sent.keys() if not _is_blank(sent[field])]
     fields += [field for field in _COUNTS if isinstance(count := sent.get(field), int | float) and count > 1]
     modalities = sent.get("modalities")
     if isinstance(modalities, list) and any(modality != "text" for modality in modalities):
