@@ -54,7 +54,13 @@ KEY_VARIABLE = "WILMER_BACKEND_KEY"
 
 # What listens at the usual ports, too, and must not be offered: WilmerAI itself, and macOS at port 5000.
 NO_LLM: Mapping[str, str] = {"WilmerAI": "is a WilmerAI itself", "AirPlay": "is the AirPlay Receiver of macOS"}
-OWNERS = {"vllm": "vLLM", "tabbyapi": "TabbyAPI", "wilmer": "WilmerAI", "llamacpp": "llama.cpp"}
+OWNERS = {
+    "vllm": "vLLM",
+    "tabbyapi": "TabbyAPI",
+    "wilmer": "WilmerAI",
+    "llamacpp": "llama.cpp",
+    "llama-swap": "llama-swap",
+}
 """Servers that are known by ``owned_by`` in OpenAI's list of models."""
 
 _ADVICE = {
@@ -336,6 +342,13 @@ def _openai(ask: Ask) -> Iterator[Model]:
         yield Model(_name(entry), next(filter(None, windows), None), chats=_purpose(entry))
 
 
+def _llama_swap(ask: Ask) -> Iterator[Model]:
+    running = [entry.get("model") for entry in _entries(ask("/running").part("running"))]
+    for model in _openai(ask):
+        loaded = model.name in running
+        yield replace(model, loaded=loaded, state="loaded" if loaded else "unloaded")
+
+
 def _llama_cpp(ask: Ask) -> Iterator[Model]:
     known = _facts(ask("/props"))
     for entry in listed_models(ask(MODELS).data):
@@ -428,6 +441,7 @@ def _text_generation_webui(ask: Ask) -> Iterator[Model]:
 
 _READERS: dict[str, Callable[[Ask], Iterator[Model]]] = {
     "llama.cpp": _llama_cpp,
+    "llama-swap": _llama_swap,
     "KoboldCpp": _kobold,
     "Ollama": _ollama,
     "LM Studio": _lm_studio,

@@ -75,6 +75,14 @@ def llama_router(*entries: dict[str, Any], window: int = 5120) -> Routes:
     }
 
 
+def llama_swap(*names: str, running: tuple[str, ...] = ()) -> Routes:
+    return {
+        "/v1/models": openai_list(*names, owner="llama-swap"),
+        "/running": {"running": [{"model": name, "state": "ready"} for name in running]},
+        "/health": Reply(body=b"OK"),
+    }
+
+
 def koboldcpp(name: str = "koboldcpp/Mistral-Nemo", window: int = 8192) -> Routes:
     """It plays an Ollama and an OpenAI server, too."""
     return {

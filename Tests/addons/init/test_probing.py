@@ -78,6 +78,15 @@ def test_lm_studio() -> None:
     assert models == (loaded, Model("gemma-3-4b", sees=True, chats=True, state="not-loaded"))
 
 
+def test_llama_swap() -> None:
+    kind, models = kind_and_models(llm_servers.llama_swap("big", "small", running=("small",)))
+    assert kind == "llama-swap"
+    assert [(model.name, model.loaded, model.state) for model in models] == [
+        ("small", True, "loaded"),
+        ("big", False, "unloaded"),
+    ]
+
+
 def test_vllm() -> None:
     assert kind_and_models(llm_servers.vllm(window=32768)) == ("vLLM", (Model("mistralai/Mistral-7B", 32768),))
 

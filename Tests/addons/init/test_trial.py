@@ -117,8 +117,9 @@ def test_a_model_that_says_nothing_in_time(lab: Lab, monkeypatch: pytest.MonkeyP
             "/v1/models": llm_servers.openai_list("m"),
             "/api/v0/models": {"data": [{"id": "m", "type": "llm", "state": "not-loaded"}]},
         },
+        llm_servers.llama_swap("m"),
     ],
-    ids=["Ollama", "router", "LM Studio"],
+    ids=["Ollama", "router", "LM Studio", "llama-swap"],
 )
 def test_no_model_is_loaded_for_it(lab: Lab, routes: llm_servers.Routes) -> None:
     with llm_servers.serving(routes) as backend:
