@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import sys
@@ -40,15 +39,14 @@ from Middleware.llmapis.addresses import (
 )
 from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.llmapis.backend_errors import STRICT_TEMPLATE
+from Middleware.llmapis.questions import ask_server, json_in
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import quoted
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.lookup import config_lookup
 from Middleware.utilities.config.workflows import TEST_SUFFIX
-from Middleware.utilities.http.client import HttpClient
 from Middleware.utilities.http.problems import HttpError
-from Middleware.utilities.http.via import via_headers
-from Middleware.utilities.http.wire import HttpRequest, parse_target
+from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.terminal import wants_colour
 from Middleware.utilities.text_utils import counted, nearest
 
@@ -62,8 +60,6 @@ otherwise, 2 for a wrong command line."""
 PROBE_SECONDS = 2.0
 # Each server that does not answer costs the whole timeout; few configurations have more of them than this.
 PARALLEL = 16
-# Lists of thousands of models are below it; anything larger is not a list of models.
-MAX_LIST_BYTES = 4 * 1024 * 1024
 # A message shows at most this many of a server's models.
 SHOWN_MODELS = 5
 UNAUTHORIZED = 401
@@ -346,21 +342,11 @@ def _list(url: str, headers: Mapping[str, str]) -> tuple[int, list[Mapping[str, 
 def _get(url: str, headers: Mapping[str, str]) -> tuple[int, object]:
     """Return the status and the JSON of a server's answer; 0 without one, None for anything but JSON."""
     try:
-        request = HttpRequest(
-            parse_target(url),
-            "GET",
-            {"Accept": "application/json", **via_headers(), **headers},
-            PROBE_SECONDS,
-            PROBE_SECONDS,
-            max_bytes=MAX_LIST_BYTES,
-        )
-        response = HttpClient().call(request, seconds=PROBE_SECONDS)
-        return response.head.status, json.loads(response.body) if response.complete else None
-    # The server has answered already; not every one has such a page. RecursionError: JSON that nests too deeply.
+        response = ask_server(url, headers, PROBE_SECONDS)
+    # The server has answered already; not every one has such a page.
     except (HttpError, ConfigurationError):
         return 0, None
-    except (ValueError, RecursionError):
-        return response.head.status, None
+    return response.head.status, json_in(response)
 
 
 def _of_model(endpoint: Question, status: int, entries: Sequence[Mapping[str, object]]) -> Iterator[Finding]:
@@ -444,10 +430,7 @@ def _origin(url: object) -> str:
 def why_silent(origin: str) -> str:
     """Return what keeps a server from answering; empty if it answers with any status."""
     try:
-        request = HttpRequest(
-            parse_target(f"{origin}/"), "GET", via_headers(), PROBE_SECONDS, PROBE_SECONDS, max_bytes=0
-        )
-        if HttpClient().call(request, seconds=PROBE_SECONDS).head.status == LOOP_DETECTED:
+        if ask_server(f"{origin}/", {}, PROBE_SECONDS, max_bytes=0).head.status == LOOP_DETECTED:
             return "leads back to this WilmerAI"
     except HttpError as error:
         return f"does not answer: {error.problem.text}"

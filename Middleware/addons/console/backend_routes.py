@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,14 +16,13 @@ from Middleware.llmapis import api_types
 from Middleware.llmapis.addresses import MODELS, NO_SUCH_PATH, api_path_of, compose, key_headers
 from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.llmapis.backend_errors import says_loop
+from Middleware.llmapis.questions import ask_server, json_in
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
-from Middleware.utilities.http.client import HttpClient
 from Middleware.utilities.http.problems import HttpError, Kind
-from Middleware.utilities.http.via import via_headers
-from Middleware.utilities.http.wire import HttpRequest, parse_target
+from Middleware.utilities.http.wire import parse_target
 
 # Servers that do not answer cost the whole time limit each, so all are asked side by side.
 PARALLEL = 16
@@ -34,8 +32,6 @@ Health: TypeAlias = Literal["healthy", "slow", "loading", "stopped", "refusing"]
 ASK_SECONDS = 2.0
 # A healthy server that needs so long is busy with something.
 SLOW_SECONDS = 1.0
-# Nothing that is asked for is as long; lists of models of remote servers come close.
-MAX_BYTES = 4 * 1024 * 1024
 OLLAMA_TYPES = frozenset((api_types.OLLAMA_CHAT, api_types.OLLAMA_GENERATE, api_types.OLLAMA_EMBEDDINGS))
 
 
@@ -199,14 +195,7 @@ class _NoAnswerError(Exception):
 class _Answer:
     status: int
     text: str
-
-    @property
-    def json(self) -> object:
-        try:
-            return json.loads(self.text)
-        # RecursionError: JSON that nests too deeply.
-        except (ValueError, RecursionError):
-            return None
+    json: object
 
     def part(self, name: str) -> object:
         """Return a value of the JSON object; None without one, or if the answer is not an object."""
@@ -237,7 +226,6 @@ class _ServerQueries:
 
     def __init__(self, server: BackendServer) -> None:
         self._server = server
-        self._client = HttpClient()
         self.slowest = 0.0
 
     def status(self) -> BackendStatus:
@@ -323,24 +311,16 @@ class _ServerQueries:
         return answer
 
     def _send(self, url: str, headers: Mapping[str, str]) -> _Answer:
-        request = HttpRequest(
-            parse_target(url),
-            "GET",
-            {"Accept": "application/json", **via_headers(), **headers},
-            ASK_SECONDS,
-            ASK_SECONDS,
-            max_bytes=MAX_BYTES,
-        )
         began = time.monotonic()
         try:
-            response = self._client.call(request, seconds=ASK_SECONDS)
+            response = ask_server(url, headers, ASK_SECONDS)
         except HttpError as error:
             kind = error.problem.kind
             if kind is Kind.READ_TIMEOUT:
                 raise _NoAnswerError("slow", f"it has not answered within {ASK_SECONDS:g} s") from error
             raise _NoAnswerError("stopped", error.problem.text) from error
         self.slowest = max(self.slowest, time.monotonic() - began)
-        return _Answer(response.head.status, response.body.decode("utf-8", "replace"))
+        return _Answer(response.head.status, response.body.decode("utf-8", "replace"), json_in(response))
 
 
 def _names(entries: object, field_name: str) -> str | None:

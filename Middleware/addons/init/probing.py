@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -27,11 +26,9 @@ from Middleware.addons.init.servers import (
 )
 from Middleware.exceptions import ConfigurationError, WilmerError
 from Middleware.llmapis.addresses import MODELS, NO_SUCH_PATH, compose, key_headers, listed_models
+from Middleware.llmapis.questions import ask_server, json_in
 from Middleware.utilities.http.addresses import is_loopback
-from Middleware.utilities.http.client import HttpClient
 from Middleware.utilities.http.problems import HttpError, HttpProblem, Kind
-from Middleware.utilities.http.via import via_headers
-from Middleware.utilities.http.wire import HttpRequest, parse_target
 
 # For one question to this computer, connecting included. Its servers answer within milliseconds.
 SECONDS = 2.0
@@ -39,8 +36,6 @@ SECONDS = 2.0
 NAMED_SECONDS = 6.0
 # All questions to one server together may take this many times as long.
 QUESTIONS = 3
-# Lists of hundreds of models take some hundred kilobytes; anything larger is not such a list.
-MAX_BYTES = 4 * 1024 * 1024
 # A server with more models or longer names is faulty or hostile; its answers are shown on a terminal.
 MAX_MODELS = 1000
 MAX_NAME = 200
@@ -112,25 +107,13 @@ class Reply:
 
 def ask(url: str, key: str = "", body: object = None, seconds: float = SECONDS) -> Reply:
     """Return the answer at a URL. Redirects are not followed. Raises UnreachableError."""
-    headers = {"Accept": "application/json", **via_headers(), **key_headers(url, None, key)}
-    data = None if body is None else json.dumps(body).encode("utf-8")
-    if data is not None:
-        headers["Content-Type"] = "application/json"
     try:
-        request = HttpRequest(
-            parse_target(url),
-            "GET" if data is None else "POST",
-            headers,
-            seconds,
-            seconds,
-            max_bytes=MAX_BYTES,
-        )
-        response = HttpClient().call(request, data, seconds=seconds)
+        response = ask_server(url, key_headers(url, None, key), seconds, body)
     except HttpError as error:
         raise _unreachable(error.problem, seconds) from error
     except ConfigurationError as error:
         raise UnreachableError(f"cannot be reached: {error}") from error
-    found = _parse_json(response.body) if response.head.status == 200 and response.complete else None
+    found = json_in(response) if response.head.status == 200 else None
     return Reply(response.head.status, found, response.head.headers.get("server", ""))
 
 
@@ -143,14 +126,6 @@ def _unreachable(problem: HttpProblem, seconds: float) -> UnreachableError:
     if problem.kind in (Kind.LOST, Kind.UNREADABLE):
         return UnreachableError("does not speak HTTP")
     return UnreachableError(f"cannot be reached: {problem.text}{_ADVICE.get(problem.kind, '')}")
-
-
-def _parse_json(data: bytes) -> object:
-    try:
-        return json.loads(data)
-    # Python raises it for a text that nests too deeply.
-    except (ValueError, RecursionError):
-        return None
 
 
 Found = Server | NoServer
