@@ -10,10 +10,12 @@ from typing import Any
 from Middleware.api.requests.background_tasks import background_task, longest_answer
 from Middleware.api.requests.liveness_cleanup import LivenessCall, clean_up
 from Middleware.exceptions import ClientError, ConfigNotFoundError
-from Middleware.models.messages import Message
+from Middleware.llmapis.keepsakes import recalled
+from Middleware.models.messages import Message, without_extra
 from Middleware.models.request_context import RequestContext, SentRequest
 from Middleware.services.prompt_categorization_service import PromptCategorizationService
 from Middleware.utilities import config_utils
+from Middleware.utilities.answers.tool_calls import with_unique_ids
 from Middleware.utilities.discussions.discussion_folder import holds_data_of_a_key
 from Middleware.utilities.discussions.discussion_id import (
     OPEN_TAG,
@@ -59,8 +61,8 @@ def start_user_prompt(
     tool_choice: object = None,
 ) -> Iterator[object]:
     """Choose the workflow and start it. In both modes, the iterator yields the answer, then runs the later nodes."""
-    request.report("request_read", request, SentRequest(messages, tools, tool_choice))
-    messages = _without_liveness_calls(messages)
+    request.report("request_read", request, SentRequest(without_extra(messages), tools, tool_choice))
+    messages = with_unique_ids(recalled(request, _without_liveness_calls(messages)))
     request.task = background_task(messages, stream)
     background = _background_workflow(request)
     messages, tagged = prepared_messages(messages)

@@ -23,6 +23,7 @@ from Middleware.llmapis.call_queue import Turn
 from Middleware.llmapis.call_turns import loaded_stand_in, turn_for
 from Middleware.llmapis.call_watch import CallWatch
 from Middleware.llmapis.endpoint_file import EndpointFile, mistake
+from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, BaseLlmApiHandler, Prompt
 from Middleware.llmapis.handlers.impl.claude_api_handler import ClaudeApiHandler
 from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import KoboldCppApiHandler
@@ -114,6 +115,11 @@ class LlmApiService:
     @property
     def settings(self) -> BackendSettings:
         return self._handler.settings
+
+    def kept_sizes(self, messages: Sequence[Message]) -> Mapping[int, int]:
+        """Return how many estimated tokens the keepsakes of messages add to a call, by index."""
+        handler = self._handler
+        return handler.sending().sizes(messages) if isinstance(handler, BaseChatCompletionsHandler) else {}
 
     @property
     def outcome(self) -> LlmOutcome:

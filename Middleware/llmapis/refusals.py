@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from Middleware.exceptions import BackendError
 from Middleware.llmapis.backend_errors import sentence, status_of
+from Middleware.llmapis.keepsakes import SIGNATURE, is_kept
 from Middleware.llmapis.repeats import is_ollama
 from Middleware.models.process import process
 from Middleware.utilities.config.keys.api_type import API_TYPE
@@ -160,6 +161,7 @@ class Row:
             where the payload is built returns its argument; the builder asks ``Changes.has``.
         done: what was done, after "the server refuses 'X'; ". ``{other}`` is the other name of a limit.
         is_remembered: whether later calls are changed from the beginning.
+        line: the line of the log, with the endpoint, the field, ``done`` and the advice.
     """
 
     name: str
@@ -167,6 +169,7 @@ class Row:
     change: Callable[[Payload, str], Payload]
     done: str = "it is left out until the next start"
     is_remembered: bool = True
+    line: str = "Endpoint %s: the server refuses '%s'; %s. %s"
 
 
 def _limit(refusal: Refusal, payload: Payload, settings: BackendSettings) -> Iterable[str]:
@@ -269,10 +272,55 @@ def _replaced(message: Payload, parts: Mapping[int, Payload]) -> Payload:
     return {**parts.get(id(message), message), **lists}
 
 
+def _thought_names(refusal: Refusal, payload: Payload) -> list[str]:
+    """Return the members with thoughts and signatures that a server names, the likeliest first."""
+    names = [name for name in _MEMBERS.findall(refusal.text) if is_kept(name) and name not in payload]
+    return sorted(dict.fromkeys(names), key=lambda name: (name != SIGNATURE, "_" not in name))
+
+
+def _unwanted(refusal: Refusal, payload: Payload, settings: BackendSettings) -> Iterable[str]:
+    """Return the members of messages and calls that came with an earlier answer and are refused."""
+    last = (re.split(r"[.\[\]]+", name.rstrip("]"))[-1] for name in refusal.names)
+    return [name for name in dict.fromkeys(last) if is_kept(name) and _without_member(payload, name) is not payload]
+
+
+def _without_member(payload: Payload, member: str) -> Payload:
+    def bare(fields: Any) -> Any:
+        if isinstance(fields, list):
+            return [bare(one) for one in fields]
+        if not isinstance(fields, Mapping):
+            return fields
+        inner = {key: bare(value) if key in ("tool_calls", "function") else value for key, value in fields.items()}
+        return {key: value for key, value in inner.items() if key != member}
+
+    messages = payload.get("messages") or []
+    changed = [bare(message) if message.get("role") == "assistant" else message for message in messages]
+    return payload if changed == messages else {**payload, "messages": changed}
+
+
+def _missed(refusal: Refusal, payload: Payload, settings: BackendSettings) -> Iterable[str]:
+    """Return the member that the server wants back with the messages of its answers."""
+    level = str(ENDPOINT.value(settings.endpoint, "reasoningToBackend")).lower()
+    if level == "none" or not _MISSES.search(refusal.text) or _INVALID.search(refusal.text):
+        return []
+    return [] if _unwanted(refusal, payload, settings) else _thought_names(refusal, payload)[:1]
+
+
+def _as_it_is(payload: Payload, field: str) -> Payload:
+    """Return the payload, which is built in another way."""
+    return payload
+
+
 def _says(words: re.Pattern[str], name: str) -> Callable[[Refusal, Payload, BackendSettings], Iterable[str]]:
     return lambda refusal, payload, settings: [name] if words.search(refusal.text) else []
 
 
+_MISSES = _words(r"\b(?:missing|required|must be|expected|not found|passed back)\b")
+# A name on its own, not the beginning of a path.
+_MEMBERS = re.compile(r"(?<!\w)(?<![A-Za-z_]\.)([A-Za-z]\w+)(?!\w*[.\[]\w)")
+_INVALID = _words(
+    r"\binvalid\W{0,3}(?:\w+[ _])?signature", r"signature\W{0,3} (?:\w+ ){0,3}(?:invalid|not valid|corrupt)"
+)
 _FITTING = "tool call ids"
 _REWRITTEN = "they are rewritten to nine letters and digits until the next start"
 _FOLLOWED = f"a user message '{CONTINUE}' follows it until the next start"
@@ -281,6 +329,15 @@ ROWS = (
     Row("samplers", _samplers, _without),
     Row("tools", _says(_NO_TOOLS, "tools"), _without_tools, "they are left out until the next start"),
     Row("prefill", _says(_NO_PREFILL, "assistant message at the end"), _with_user_turn, _FOLLOWED),
+    Row("unwanted", _unwanted, _without_member),
+    Row("signature", _says(_INVALID, "signature"), _as_it_is, is_remembered=False),
+    Row(
+        "missed",
+        _missed,
+        _as_it_is,
+        "all thoughts are sent back until the next start",
+        line="Endpoint %s: the server misses '%s'; %s. %s",
+    ),
     Row("ids", _says(_BAD_IDS, _FITTING), _with_fitting_ids, _REWRITTEN),
 )
 
@@ -314,6 +371,14 @@ class Changes:
     def has(self, name: str, field: str | None = None) -> bool:
         """Return whether a row applies to this call, for what it calls ``field`` or for anything."""
         return any(row.name == name and field in (None, found) for row, found in self._made)
+
+    def fields(self, name: str) -> list[str]:
+        """Return for what a row applies to this call."""
+        return [found for row, found in self._made if row.name == name]
+
+    def has_just(self, name: str) -> bool:
+        """Return whether a row applies that the server has not confirmed yet."""
+        return any(row.name == name for row, _ in self._new)
 
     def apply(self, payload: Payload) -> Payload:
         """Return the payload to send."""
@@ -366,9 +431,7 @@ class Changes:
             where, done = f"'{settings.endpoint_name}' ({settings.file})", row.done.format(other=_LIMITS.get(field))
             # The answer may miss something that the user wants.
             level = logging.WARNING if field in _STOPS or field == "tools" else logging.INFO
-            logger.log(
-                level, "Endpoint %s: the server refuses '%s'; %s. %s", where, field, done, settings.remedy(field)
-            )
+            logger.log(level, row.line, where, field, done, settings.remedy(field))
 
 
 def is_mistral(settings: BackendSettings) -> bool:

@@ -145,6 +145,9 @@ class LlmOutcome:
         reported: the object in which the back-end reported times, or counts that ``usage`` has no name for; in its
             own form. None if it reported none.
         model: the name of the model that answered, as the back-end gives it; "" if it does not.
+        thoughts: the blocks of Claude's thinking, as clients of the Messages API get them.
+        kept: how many messages of the request went out with keepsakes.
+        is_unmarked: the stream has ended without the mark of an end, as all of this endpoint's.
         fingerprint: the back-end's name for its build (OpenAI's ``system_fingerprint``), if it sent one.
         endpoint_config: the file of the endpoint that answered; its cleaning rules apply.
     """
@@ -157,6 +160,9 @@ class LlmOutcome:
     reported: Mapping[str, object] | None = field(default=None, repr=False)
     model: str = ""
     reasoning: str = ""
+    thoughts: Sequence[Mapping[str, object]] = field(default=(), repr=False)
+    kept: int = 0
+    is_unmarked: bool = False
     fingerprint: str = ""
     endpoint_config: Mapping[str, object] = field(default_factory=dict, repr=False)
     endpoint_name: str = ""

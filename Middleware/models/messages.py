@@ -6,7 +6,7 @@ At runtime these are plain dictionaries. Clients, back-ends and users' scripts m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NotRequired, Required, Self, TypedDict, cast
+from typing import Literal, NotRequired, Required, Self, TypedDict, cast
 
 
 class FunctionCall(TypedDict, total=False):
@@ -27,6 +27,23 @@ class ToolCall(TypedDict, total=False):
     function: FunctionCall
 
 
+class Keepsake(TypedDict):
+    """What an LLM has sent with a message in addition to its text and calls, and gets back with it; see ``keepsakes``.
+
+    Attributes:
+        origin: what has sent it, None if that is not known.
+        member: its name in a message or a call of OpenAI's form.
+        at: ``message``, or the index of a call.
+        stored: this program has kept it, and the client has not brought it back.
+    """
+
+    origin: str | None
+    member: str
+    value: object
+    at: Literal["message"] | int
+    stored: NotRequired[bool]
+
+
 class Message(TypedDict, total=False):
     """A message in the engine: ``content`` is a string, ``images`` are data URIs, base64 or web addresses."""
 
@@ -36,6 +53,7 @@ class Message(TypedDict, total=False):
     tool_calls: list[ToolCall]
     tool_call_id: str
     name: str
+    extra: list[Keepsake]
 
 
 class VisionNote(dict[str, object]):
@@ -49,6 +67,23 @@ class VisionNote(dict[str, object]):
     def copy(self) -> Self:
         """Return a copy that is a note as well."""
         return type(self)(self)
+
+
+def joined_extra(first: Mapping[str, object], second: Mapping[str, object]) -> list[Keepsake]:
+    """Return the keepsakes of two messages of the assistant that become one, with the calls of both."""
+    one, other = cast(Message, first), cast(Message, second)
+    calls = len(one.get("tool_calls") or ())
+    moved: list[Keepsake] = [
+        {**kept, "at": kept["at"] + calls} if isinstance(kept["at"], int) else kept for kept in other.get("extra", ())
+    ]
+    return [*one.get("extra", ()), *moved]
+
+
+def without_extra(messages: list[Message]) -> list[Message]:
+    """Return the messages without their keepsakes."""
+    if not [message for message in messages if "extra" in message]:
+        return messages
+    return [cast(Message, {key: message[key] for key in message if key != "extra"}) for message in messages]  # type: ignore[literal-required]
 
 
 def without_images(message: Message) -> Message:
@@ -127,6 +162,8 @@ class Chunk(TypedDict, total=False):
     # The next chunk follows at once, so that the edge can send both in one write.
     more: bool
     end: bool
+    # A whole block of Claude's thinking, with a signature for clients of the Messages API.
+    thought: Mapping[str, object]
 
 
 class ToolCallAnswer(TypedDict):

@@ -375,7 +375,9 @@ class _Call:
     def _within_window(self, messages: Sequence[Message]) -> list[Message]:
         if self.clamp.budget is None or not messages:
             return list(messages)
-        kept, fits = selection.fit_budget(messages, self.clamp.budget)
+        has_extra = bool([message for message in messages if "extra" in message])
+        added = self.handler.service.kept_sizes(messages) if has_extra else {}
+        kept, fits = selection.fit_budget(messages, self.clamp.budget, added)
         if not fits:
             what = "its newest message alone" if len(kept) == 1 else "its newest tool exchange alone"
             self._warn_window(what, sum(map(estimate_message, kept)))

@@ -107,6 +107,10 @@ def describe_attempt(span: Span, attempt: Attempt) -> None:
         found.update(zip(TIMES, _times(outcome.reported), strict=True))
     if attempt.error is not None:
         found["error.type"] = type(attempt.error).__name__
+    if outcome.kept:
+        found["kept"] = outcome.kept
+    if answered and outcome.is_unmarked:
+        found["end"] = "unmarked"
     if attempt.traceparent:
         found["traceparent"] = attempt.traceparent
 

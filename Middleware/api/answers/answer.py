@@ -71,6 +71,7 @@ class FinishedAnswer:
         reasoning: "" unless the user's settings send it to clients.
         usage: token counts under OpenAI's names.
         cancelled: the answer was cancelled, although its client is still there.
+        thoughts: as ``LlmOutcome.thoughts``; none without ``reasoning``.
     """
 
     text: str
@@ -80,6 +81,7 @@ class FinishedAnswer:
     fingerprint: str
     usage: Usage
     cancelled: bool = False
+    thoughts: Sequence[Mapping[str, object]] = ()
 
     @staticmethod
     def of(value: object, request: RequestContext, messages: Sequence[Message]) -> FinishedAnswer:
@@ -87,14 +89,16 @@ class FinishedAnswer:
         message = as_message(value)
         text, calls = (str(value), None) if message is None else (message["content"], message["tool_calls"] or None)
         outcome = request.outcome
+        sends_reasoning = config_utils.user_flag("sendReasoningToClient")
         return FinishedAnswer(
             text,
             calls,
             outcome.finish_reason,
-            outcome.reasoning if config_utils.user_flag("sendReasoningToClient") else "",
+            outcome.reasoning if sends_reasoning else "",
             outcome.fingerprint,
             estimated_usage(request, messages, text),
             request.cancel_scope.cancelled,
+            outcome.thoughts if sends_reasoning else (),
         )
 
 
@@ -223,7 +227,7 @@ class StreamingAnswer:
                 or chunk["finish_reason"]
                 or "end" in chunk
                 or chunk.get("tool_calls")
-                or (self._send_reasoning and chunk.get("reasoning"))
+                or (self._send_reasoning and (chunk.get("reasoning") or "thought" in chunk))
             ):
                 return chunk
 
@@ -290,6 +294,8 @@ class StreamingAnswer:
             renderer.fingerprint = chunk["fingerprint"]
         if self._send_reasoning and chunk.get("reasoning"):
             self._add(renderer.reasoning(chunk["reasoning"]))
+        if self._send_reasoning and "thought" in chunk:
+            self._add(renderer.thought(chunk["thought"]))
         finish, calls = chunk["finish_reason"], chunk.get("tool_calls")
         self._has_calls = self._has_calls or bool(calls)
         if finish:

@@ -12,7 +12,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, cast
 
 from Middleware.api.answers.answer import FinishedAnswer
 from Middleware.api.answers.stream_renderers import BUILDER, SHORT_PAUSES, SSE_TYPE, Template, named_sse
@@ -22,8 +22,8 @@ from Middleware.models.messages import ToolCall, Usage, cached_tokens
 from Middleware.utilities.answers.tool_calls import ToolCallNumbers, arguments_object, read_fragment
 from Middleware.utilities.text_utils import encode_text
 
-# The packages' types require a signature, and clients turn thinking without one into text. No server checks it:
-# thinking that comes back is not read.
+# The packages' types require a signature, and clients turn thinking without one into text. Where no Claude has given
+# one, nothing is read from it when it comes back.
 SIGNATURE = "wilmer-"
 STOP_REASONS: Mapping[str, str] = {"length": "max_tokens", "content_filter": "refusal"}
 # Ids of other characters are refused by clients, and by Anthropic itself when the conversation moves there.
@@ -49,7 +49,12 @@ class ToolUseBlock(TypedDict):
     input: dict[str, object]
 
 
-Block = TextBlock | ThinkingBlock | ToolUseBlock
+class RedactedBlock(TypedDict):
+    type: Literal["redacted_thinking"]
+    data: str
+
+
+Block = TextBlock | ThinkingBlock | RedactedBlock | ToolUseBlock
 
 
 class MessageUsage(TypedDict):
@@ -132,7 +137,7 @@ class MessageForm:
         # Each is whole. Without a number, one that has no id would count as a fragment of the call before it.
         calls: list[ToolCall] = [{**call, "index": index} for index, call in enumerate(answer.tool_calls or ())]
         for events in (
-            blocks.reasoning(answer.reasoning),
+            blocks.thoughts(answer),
             blocks.text(answer.text),
             blocks.calls(calls),
             blocks.close(),
@@ -249,6 +254,35 @@ class Blocks:
         if not self._form.thinking_omitted:
             yield self._delta("thinking_delta", "thinking", token)
 
+    def thoughts(self, answer: FinishedAnswer) -> Iterator[BlockEvent]:
+        """Add all reasoning of an answer, in the blocks of Claude if it is unchanged."""
+        if "".join(str(block.get("thinking") or "") for block in answer.thoughts) != answer.reasoning:
+            yield from self.reasoning(answer.reasoning)
+            return
+        for block in answer.thoughts:
+            yield from self.reasoning(str(block.get("thinking") or ""))
+            yield from self.thought(block)
+
+    def thought(self, block: Mapping[str, object]) -> Iterator[BlockEvent]:
+        """End a block of thinking with the signature of the Claude that has sent it, or add one without a text."""
+        if not self._form.thinking:
+            return
+        if block["type"] == "redacted_thinking":
+            yield from self.close()
+            yield self._start(cast(RedactedBlock, dict(block)))
+            self._open = ""
+            yield {"type": "content_block_stop", "index": self._index}
+            return
+        text = str(block.get("thinking") or "")
+        if not text and self._open != "thinking":
+            yield from self.close()
+            self._hash = hashlib.sha256()
+            yield self._start({"type": "thinking", "thinking": "", "signature": ""})
+        # The signature is that of the text, which must have reached the client as it is.
+        is_whole = hashlib.sha256(encode_text(text)).digest() == self._hash.digest()
+        if self._open == "thinking" and is_whole and not (text and self._form.thinking_omitted):
+            yield from self._end_text(str(block.get("signature") or ""))
+
     def calls(self, fragments: Iterable[ToolCall]) -> Iterator[BlockEvent]:
         for fragment in fragments:
             # A script's chunk may hold anything.
@@ -291,10 +325,10 @@ class Blocks:
         self._open = ""
         return {"type": "content_block_stop", "index": self._index}
 
-    def _end_text(self) -> Iterator[BlockEvent]:
-        """Close an open block of text or thinking."""
+    def _end_text(self, signature: str = "") -> Iterator[BlockEvent]:
+        """Close an open block of text or thinking, this with a signature."""
         if self._open == "thinking":
-            yield self._delta("signature_delta", "signature", SIGNATURE + self._hash.hexdigest())
+            yield self._delta("signature_delta", "signature", signature or SIGNATURE + self._hash.hexdigest())
         if self._open:
             self._open = ""
             yield {"type": "content_block_stop", "index": self._index}
@@ -330,7 +364,7 @@ class _Content:
             block["text"] += delta["text"]
         elif block["type"] == "tool_use":
             self._arguments.append(delta["partial_json"])
-        else:
+        elif block["type"] == "thinking":
             block["thinking"] += delta.get("thinking", "")
             block["signature"] += delta.get("signature", "")
 
@@ -383,6 +417,10 @@ class MessagesStream:
     def reasoning(self, token: str) -> bytes:
         self._text = None
         return self._rendered(self._blocks.reasoning(token))
+
+    def thought(self, block: Mapping[str, object]) -> bytes:
+        self._text = None
+        return self._rendered(self._blocks.thought(block))
 
     def tool_calls(self, token: str, calls: list[ToolCall], finish_reason: str | None) -> bytes:
         text = self.text(token) if token else b""

@@ -324,6 +324,9 @@ class ResponsesAnswer:
         self._finish = self._finish or finish_reason
         return b""
 
+    def thought(self, block: Mapping[str, object]) -> bytes:
+        return b""
+
     def ending(self, usage: Callable[[], Usage], cancelled: bool) -> list[bytes]:
         return [self._end(self._usage(self._whole_text()), cancelled)]
 

@@ -89,6 +89,9 @@ class StreamRenderer(Protocol):
     def reasoning(self, token: str) -> bytes:
         """Return a piece of the model's reasoning; ``b""`` if the dialect has no field for it."""
 
+    def thought(self, block: Mapping[str, object]) -> bytes:
+        """Return the end of a block of Claude's thinking, with its signature; ``b""`` in other dialects."""
+
     def tool_calls(self, token: str, calls: list[ToolCall], finish_reason: str | None) -> bytes:
         """Return fragments of tool calls, perhaps with text; ``b""`` if they are sent later or not at all."""
 
@@ -148,6 +151,9 @@ class BaseStream:
     tells_failures = False
 
     def beginning(self) -> bytes:
+        return b""
+
+    def thought(self, block: Mapping[str, object]) -> bytes:
         return b""
 
 

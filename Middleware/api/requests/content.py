@@ -19,6 +19,7 @@ from urllib.parse import unquote_to_bytes
 
 from Middleware.exceptions import ClientError
 from Middleware.llmapis.handlers.base.image_sources import image_url
+from Middleware.llmapis.keepsakes import of_blocks
 from Middleware.models.messages import Message, ToolCall, without_images
 
 Fields = Mapping[str, object]
@@ -95,6 +96,8 @@ class Content:
             message["images"] = self.images
         if self.calls:
             message["tool_calls"] = self.calls
+        if self.thoughts and role == "assistant":
+            message["extra"] = of_blocks(self.thoughts)
         return [*self.results, message]
 
 

@@ -11,6 +11,7 @@ from typing import cast
 
 from Middleware.api.requests.content import ContentReader, Fields, has_stray_images, images_in, with_images_moved
 from Middleware.exceptions import ClientError
+from Middleware.llmapis.keepsakes import of_client
 from Middleware.models.messages import Message, ToolCall
 from Middleware.utilities import config_utils
 from Middleware.utilities.answers.tool_calls import calls_among
@@ -128,6 +129,8 @@ def _messages(raw: Fields, number: int, prefixes: Mapping[str, str], empty_texts
         message["tool_calls"] = _calls(raw["tool_calls"], content.calls)
     if isinstance(legacy, Mapping) and not message.get("tool_calls"):
         message["tool_calls"] = [_openai_call({"id": f"{LEGACY_ID}{number}", "type": "function", "function": legacy})]
+    if role == "assistant" and (extra := of_client(raw)):
+        message["extra"] = [*made[-1].get("extra", ()), *extra]
     for key in COPIED_KEYS:
         if raw.get(key) is not None:
             message.setdefault(key, raw[key])

@@ -23,14 +23,15 @@ from Middleware.api.requests.content import (
 from Middleware.api.requests.messages import ROLE_NAMES
 from Middleware.api.requests.responses_tools import ResponsesTools
 from Middleware.exceptions import ClientError
-from Middleware.models.messages import Message, ToolCall
+from Middleware.llmapis.keepsakes import of_reasoning
+from Middleware.models.messages import Keepsake, Message, ToolCall
 from Middleware.models.responses import Item, RequestFields
 from Middleware.services.response_store import REFERENCE
 
 ROLES = ("user", "assistant", "system", "developer")
 # These would change what is answered, so that ignoring them would be wrong.
 REFUSED_FIELDS = ("background", "conversation", "prompt")
-_PASSED_OVER = frozenset(("reasoning", "compaction"))
+_PASSED_OVER = frozenset(("compaction",))
 _CALL, _OUTPUT = "_call", "_output"
 # Calls and outputs without an id are accepted; of other types, only those with one are for the client.
 _CLIENT_CALLS = frozenset(("function_call", "custom_tool_call"))
@@ -139,6 +140,7 @@ def conversation(
             and role in ("user", "assistant")
             and item.get("type", "message") == "message"
             and translation.loose is None
+            and not translation.thoughts
             and (not messages or "tool_calls" not in messages[-1])
         ):
             messages.append({"role": role, "content": content})
@@ -167,12 +169,14 @@ class _Translation:
 
     Attributes:
         loose: the parts at the end of the input so far that belong to no message; None without any.
+        thoughts: those of the assistant's calls that follow.
     """
 
     def __init__(self, tools: ResponsesTools) -> None:
         self.messages: list[Message] = []
         self._tools = tools
         self.loose: Content | None = None
+        self.thoughts: list[Keepsake] = []
 
     def add(self, item: Mapping[str, object], path: str) -> None:
         """Add an item; ``path`` is its JSON path in the request."""
@@ -188,6 +192,8 @@ class _Translation:
         # The tools of this type have a role, too.
         elif kind in ("tool_search_output", "additional_tools"):
             self._add_tools(item, path, kind)
+        elif kind == "reasoning":
+            self.thoughts += of_reasoning(item)
         elif kind in _PASSED_OVER:
             return
         elif kind in _CLIENT_OUTPUTS or (isinstance(item.get("call_id"), str) and "output" in item):
@@ -213,6 +219,7 @@ class _Translation:
         if not isinstance(role, str) or role not in ROLES:
             raise ClientError(f"The 'role' of a message must be one of: {', '.join(ROLES)}.", param=f"{path}.role")
         role = ROLE_NAMES.get(role, role)
+        self.thoughts = self.thoughts if role == "assistant" else []
         made = _READER.read(item.get("content"), f"{path}.content", role).messages(role)
         turn = self._open_turn() if role == "assistant" else None
         # Text that came after calls: results must follow the message with the calls directly.
@@ -244,6 +251,9 @@ class _Translation:
             turn = {"role": "assistant", "content": ""}
             self.messages.append(turn)
         turn.setdefault("tool_calls", []).append(call)
+        if self.thoughts:
+            turn["extra"] = [*turn.get("extra", ()), *self.thoughts]
+            self.thoughts = []
 
     def _add_output(self, item: Mapping[str, object], output: object, path: str) -> None:
         found = _output(output, path)
@@ -252,6 +262,7 @@ class _Translation:
             self.messages[-1]["images"] = found.images
 
     def _add_result(self, item: Mapping[str, object], text: str) -> None:
+        self.thoughts = []
         message: Message = {"role": "tool", "content": text}
         if item.get("call_id"):
             message["tool_call_id"] = str(item["call_id"])

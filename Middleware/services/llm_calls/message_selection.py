@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
-from Middleware.models.messages import Message, holds_results_images, without_images
+from Middleware.models.messages import Message, holds_results_images, joined_extra, without_images
 from Middleware.utilities.answers.tool_calls import calls_among
 from Middleware.utilities.prompt_extraction_utils import (
     extract_last_n_turns,
@@ -64,7 +65,10 @@ def merge_assistant_runs(messages: Sequence[Message], delimiter: str) -> list[Me
     out: list[Message] = []
     for message in messages:
         if out and _is_assistant(message) and _is_assistant(out[-1]):
+            extra = joined_extra(out[-1], message)
             out[-1] = {**out[-1], "content": message_text(out[-1]) + delimiter + message_text(message)}
+            if extra:
+                out[-1]["extra"] = extra
             calls = calls_among(message.get("tool_calls"))
             if calls:
                 # Their results follow.
@@ -109,15 +113,17 @@ def places_of_arranged(messages: Sequence[Message], merge: bool) -> list[int]:
     return places
 
 
-def fit_budget(messages: Sequence[Message], budget: int) -> tuple[list[Message], bool]:
+def fit_budget(
+    messages: Sequence[Message], budget: int, added: Mapping[int, int] = MappingProxyType({})
+) -> tuple[list[Message], bool]:
     """Return the newest messages within ``budget`` estimated tokens, and whether they fit.
 
     The newest message is always kept, even alone above the budget, and so is the tool exchange that it ends. An older
-    exchange is kept as a whole or not at all.
+    exchange is kept as a whole or not at all. ``added``: tokens that are not in the contents, by index.
     """
     used, start = 0, len(messages)
     for index in range(len(messages) - 1, -1, -1):
-        cost = estimate_message(messages[index]) + MESSAGE_OVERHEAD
+        cost = estimate_message(messages[index]) + MESSAGE_OVERHEAD + added.get(index, 0)
         if used + cost > budget and start < len(messages):
             break
         used += cost

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from Middleware.models.messages import ToolCall
+from Middleware.models.messages import FunctionCall, Message, ToolCall
 
 # An index that comes as a string may be of any length; Python refuses to convert more than 4300 digits.
 MAX_DIGITS = 9
@@ -189,8 +190,9 @@ class ToolCallReader:
                 # Another call has begun, so the id of the one before will not come.
                 found += self._released(number)
                 found += self._first(number, fragment, text)
-            elif text or _members(fragment):
-                found.append({"index": number, **_members(fragment), "function": {"arguments": text}})
+            elif text or _members(fragment) or _of_function(fragment):
+                function: FunctionCall = {"arguments": text, **_of_function(fragment)}
+                found.append({"index": number, **_members(fragment), "function": function})
             if text.strip() and number in self._begun:
                 self._begun[number] = True
         return found
@@ -220,7 +222,7 @@ class ToolCallReader:
                 "id": call_id or new_call_id(),
                 "type": "function",
                 **_members(fragment),
-                "function": {"name": name, "arguments": text},
+                "function": {"name": name, "arguments": text, **_of_function(fragment)},
             }
         ]
 
@@ -239,8 +241,42 @@ def whole_call(call: ToolCall) -> ToolCall:
         "id": call_id or new_call_id(),
         "type": "function",
         **_members(call),
-        "function": {"name": name, "arguments": text if text.strip() else "{}"},
+        "function": {"name": name, "arguments": text if text.strip() else "{}", **_of_function(call)},
     }
+
+
+def with_unique_ids(messages: list[Message]) -> list[Message]:
+    """Return a conversation in which no two calls have one id: servers that count from 0 in each answer repeat theirs.
+
+    A later call gets its id with ``_2``, ``_3`` and so on, and the results that follow it the same. Changed messages
+    are copies.
+    """
+    calling = [message["tool_calls"] for message in messages if "tool_calls" in message]
+    known = [call.get("id") for calls in calling for call in calls_among(calls)]
+    if len(set(known)) == len(known):
+        return messages
+    out, taken = list(messages), set[str]()
+    # The ids of the calls of the latest message, by the id that the client knows.
+    waiting: dict[str, list[str]] = {}
+    for index, message in enumerate(messages):
+        if calls := calls_among(message.get("tool_calls")):
+            waiting = {}
+            out[index] = {**message, "tool_calls": [_with_own_id(call, taken, waiting) for call in calls]}
+        elif message["role"] == "tool" and (ids := waiting.get(str(message.get("tool_call_id")))):
+            # Of calls of one message with one id, the results come in their order.
+            out[index] = {**message, "tool_call_id": ids.pop(0) if len(ids) > 1 else ids[0]}
+    return out
+
+
+def _with_own_id(call: ToolCall, taken: set[str], waiting: dict[str, list[str]]) -> ToolCall:
+    known = call.get("id")
+    if not isinstance(known, str) or not known:
+        return call
+    names = itertools.chain([known], (f"{known}_{number}" for number in itertools.count(2)))
+    own = next(name for name in names if name not in taken)
+    taken.add(own)
+    waiting.setdefault(known, []).append(own)
+    return {**call, "id": own}
 
 
 def new_call_id() -> str:
@@ -255,12 +291,19 @@ def arguments_text(arguments: object) -> str:
     return json.dumps(arguments, ensure_ascii=False)
 
 
-_FORM = frozenset({"index", "id", "type", "function"})
+CALL_FORM = frozenset({"index", "id", "type", "function"})
 
 
 def _members(fragment: ToolCall) -> ToolCall:
     """Return the members of a call that not all calls have."""
-    return cast(ToolCall, {key: value for key, value in fragment.items() if key not in _FORM})
+    return cast(ToolCall, {key: value for key, value in fragment.items() if key not in CALL_FORM})
+
+
+def _of_function(fragment: ToolCall) -> FunctionCall:
+    """Return the members of a call's function that not all have."""
+    function = fragment.get("function")
+    others = function.items() if isinstance(function, Mapping) else ()
+    return cast(FunctionCall, {key: value for key, value in others if key not in ("name", "arguments")})
 
 
 @dataclass
@@ -286,6 +329,13 @@ class _Call:
     def whole(self) -> ToolCall:
         arguments = "".join(self.arguments) if isinstance(self.arguments, list) else self.arguments
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}}
+
+
+def assembled(fragments: Iterable[ToolCall]) -> list[ToolCall]:
+    """Return the whole calls of fragments that ``ToolCallReader`` has returned."""
+    assembler = ToolCallAssembler()
+    assembler.add(fragments)
+    return assembler.calls()
 
 
 class ToolCallAssembler:

@@ -270,7 +270,12 @@ def test_blocks_of_calls_and_results_are_calls_and_results_in_every_dialect() ->
             ]
         )
         assert got == [
-            {"role": "assistant", "content": "I look.", "tool_calls": [called()]},
+            {
+                "role": "assistant",
+                "content": "I look.",
+                "tool_calls": [called()],
+                "extra": [{"origin": None, "member": "thinking", "value": "hm", "at": "message"}],
+            },
             {"role": "tool", "content": "a", "tool_call_id": "c1"},
             {"role": "tool", "content": "Error: no", "tool_call_id": "c2"},
             user("before", PNG, LINK),

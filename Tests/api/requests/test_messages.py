@@ -159,7 +159,14 @@ def test_tool_keys_are_kept_and_others_dropped() -> None:
         ({"role": "tool", "tool_name": 5, "content": "x"}, {"role": "tool", "content": "x"}),
         (
             {"role": "assistant", "content": "x", "thinking": "t", "reasoning_content": "t"},
-            {"role": "assistant", "content": "x"},
+            {
+                "role": "assistant",
+                "content": "x",
+                "extra": [
+                    {"origin": None, "member": "thinking", "value": "t", "at": "message"},
+                    {"origin": None, "member": "reasoning_content", "value": "t", "at": "message"},
+                ],
+            },
         ),
         (
             {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from typing import Any
 
-from Middleware.utilities.answers.tool_calls import ToolCallAssembler, ToolCallNumbers, ToolCallReader
+from Middleware.utilities.answers.tool_calls import ToolCallAssembler, ToolCallNumbers, ToolCallReader, with_unique_ids
 from Tests.tables import table
 
 
@@ -166,3 +167,35 @@ def test_interleaved_fragments_stay_so_and_other_members_stay() -> None:
     passed, _ = in_one_form([{**first, "extra_content": {"x": 1}}], [second], [part("}")], [part("}", None, 1)])
     assert [[fragment["index"] for fragment in event] for event in passed] == [[0], [1], [0], [1], []]
     assert passed[0][0]["extra_content"] == {"x": 1}
+
+
+def calling(*ids: str | None) -> Any:
+    return {"role": "assistant", "content": "", "tool_calls": [{"id": id, "function": {"name": "f"}} for id in ids]}
+
+
+def result(id: str) -> Any:
+    return {"role": "tool", "content": "x", "tool_call_id": id}
+
+
+@table(
+    ("messages", "expected"),
+    [
+        ([calling("a"), result("a"), calling("b"), result("b")], ["a", "a", "b", "b"]),
+        (
+            [calling("call_0"), result("call_0")] * 3,
+            ["call_0", "call_0", "call_0_2", "call_0_2", "call_0_3", "call_0_3"],
+        ),
+        ([calling("a", "a"), result("a"), result("a")], ["a", "a_2", "a", "a_2"]),
+        ([calling("a"), result("a"), calling("b", "a"), result("a"), result("b")], ["a", "a", "b", "a_2", "a_2", "b"]),
+        ([calling("a_2"), calling("a"), calling("a"), result("a")], ["a_2", "a", "a_3", "a_3"]),
+        ([calling("a"), calling("a"), result("a"), result("a")], ["a", "a_2", "a_2", "a_2"]),
+        ([calling(None), calling(None), calling("", "")], [None, None, "", ""]),
+        ([calling("a"), calling("a"), result("z")], ["a", "a_2", "z"]),
+    ],
+)
+def test_no_two_calls_of_a_conversation_have_one_id(messages: list[Any], expected: list[str | None]) -> None:
+    before = copy.deepcopy(messages)
+    found: list[str | None] = []
+    for message in with_unique_ids(messages):
+        found += [call["id"] for call in message.get("tool_calls", [])] or [message["tool_call_id"]]
+    assert found == expected and messages == before

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Block
-from Middleware.models.messages import Message
+from Middleware.models.messages import Message, joined_extra
 from Middleware.utilities import prompt_template_utils as templates
 from Middleware.utilities.text_utils import message_text
 
@@ -80,6 +80,8 @@ def _joined(first: BackendMessage, second: BackendMessage) -> BackendMessage:
     out: BackendMessage = {**second, **first, "content": joined_contents(first.get("content"), second.get("content"))}
     if first.get("images") and second.get("images"):
         out["images"] = [*_listed(first["images"]), *_listed(second["images"])]
+    if "extra" in out:
+        out["extra"] = joined_extra(first, second)
     if first.get("tool_calls") and second.get("tool_calls"):
         out["tool_calls"] = [*first["tool_calls"], *second["tool_calls"]]
     # A message of two speakers has no name.

@@ -9,6 +9,7 @@ from typing import cast
 from Middleware.llmapis.api_types import injected_text
 from Middleware.llmapis.handlers.base.alternate_roles import alternate_roles
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, BaseLlmApiHandler, Block, Prompt
+from Middleware.llmapis.keepsakes import LEVELS, Sending, origin_of
 from Middleware.models.messages import Message
 from Middleware.models.request_context import first_logged
 from Middleware.utilities.answers.arguments_repair import with_object_arguments
@@ -27,6 +28,8 @@ class BaseChatCompletionsHandler(BaseLlmApiHandler):
     takes_schema = True
     # Whether ``finish_messages`` changes the messages that it gets: then they are copies.
     changes_messages = True
+    # See ``Sending.text_member``.
+    text_member: str | None = ""
 
     def payload(self, prompt: Prompt) -> dict[str, object]:
         body: dict[str, object] = {}
@@ -56,9 +59,10 @@ class BaseChatCompletionsHandler(BaseLlmApiHandler):
         """Return the messages with the endpoint's texts injected and braces restored. Changed messages are copies."""
         messages: list[BackendMessage]
         if prompt.conversation is not None:
-            given = cast(Sequence[BackendMessage], prompt.conversation)
+            given = self.sending().chosen(cast(Sequence[BackendMessage], prompt.conversation))
+            self.outcome.kept = len([message for message in given if "extra" in message])
             # Copies of thousands of messages take longer than all that is done to them here.
-            messages = [{**message} for message in given] if self.changes_messages else list(given)
+            messages = [{**message} for message in given] if self.changes_messages else given
         else:
             messages = [
                 {"role": role, "content": text}
@@ -93,6 +97,15 @@ class BaseChatCompletionsHandler(BaseLlmApiHandler):
             elif isinstance(content, list):
                 messages[index] = {**message, "content": [_restored_block(block) for block in content]}
         return messages
+
+    def sending(self) -> Sending:
+        """Return what this endpoint gets back of its thoughts."""
+        level = str(ENDPOINT.value(self.settings.endpoint, "reasoningToBackend")).lower()
+        # An unknown value counts as none.
+        level = level if level in LEVELS else LEVELS[0]
+        missed = self.changes.fields("missed")
+        is_refused = self.changes.has("signature")
+        return Sending(origin_of(self.settings), "all" if missed else level, self.text_member, missed, is_refused)
 
     def finish_messages(self, messages: list[BackendMessage]) -> Sequence[Mapping[str, object]]:
         """Return the messages in the form of the dialect, with converted images for example."""

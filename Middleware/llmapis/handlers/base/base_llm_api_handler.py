@@ -34,16 +34,17 @@ from Middleware.llmapis.backend_errors import (
 )
 from Middleware.llmapis.finish_reasons import FAILED, finish_reason, with_calls
 from Middleware.llmapis.handlers.base.image_sources import base64_data
+from Middleware.llmapis.keepsakes import KeptMembers, origin_of, remember
 from Middleware.llmapis.refusals import Changes
 from Middleware.llmapis.repeats import Repeats
 from Middleware.llmapis.transport import BackendRequest, BackendStream, Transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import AnswerParts, LlmOutcome
-from Middleware.models.messages import Answer, Chunk, Message, ToolCall, Usage
+from Middleware.models.messages import Answer, Chunk, Keepsake, Message, ToolCall, Usage
 from Middleware.models.process import process
 from Middleware.utilities import config_utils
 from Middleware.utilities.answers.stream_parsers import LineTooLongError, NDJSONParser, SSEEvent, SSEParser
-from Middleware.utilities.answers.tool_calls import ToolCallReader, whole_call
+from Middleware.utilities.answers.tool_calls import ToolCallReader, assembled, whole_call
 from Middleware.utilities.config.keys.api_type import API_TYPE, STRUCTURED_OUTPUT
 from Middleware.utilities.http.connect import HEARTBEAT_SECONDS
 from Middleware.utilities.http.connection import SLICE_SECONDS
@@ -105,6 +106,7 @@ class BackendMessage(TypedDict, total=False):
     tool_call_id: str
     name: str
     tool_name: str
+    extra: list[Keepsake]
 
 
 @dataclass(frozen=True)
@@ -210,6 +212,9 @@ class BaseLlmApiHandler(ABC):
         # Whether anything had the form of an answer of this dialect, and whether a tool call has come.
         self.formed = self.called = False
         self._reader: ToolCallReader | None = None
+        # The tool calls of a stream, in pieces, and what the answer has in addition to its text and calls.
+        self._fragments: list[ToolCall] = []
+        self.kept = KeptMembers()
         # An object that had not the form of an answer.
         self._strange: Mapping[str, object] | None = None
         # What the server said of a failure in the current event; None without one.
@@ -310,6 +315,9 @@ class BaseLlmApiHandler(ABC):
         calls = self._reader.read(chunk.pop("tool_calls"))
         if calls:
             chunk["tool_calls"] = calls
+            self._fragments += calls
+            for call in calls:
+                self.kept.read_call(call, call["index"])
 
     def _translate_end(self, chunk: Chunk) -> BackendResponseError | None:
         """Translate the finish reason of a chunk; return the error if it says that the answer has failed."""
@@ -362,12 +370,23 @@ class BaseLlmApiHandler(ABC):
         if reason == FAILED:
             raise self.error_of(self.reported or f'the finish reason "{outcome.sent_reason}"')
         outcome.finish_reason = with_calls(reason, not isinstance(answer, str))
+        calls = [] if isinstance(answer, str) else answer["tool_calls"]
+        for index, call in enumerate(calls):
+            self.kept.read_call(call, index)
         if not isinstance(answer, str):
             answer["finish_reason"] = outcome.finish_reason or "tool_calls"
         elif not answer and self.refusal:
             answer, outcome.finish_reason = self.refusal, "content_filter"
         self._note_answer(bool(answer))
+        self._keep(calls)
         return answer
+
+    def _keep(self, calls: Sequence[ToolCall]) -> None:
+        """Keep what the answer has in addition to its text and calls for the next request of the client."""
+        # One without any is kept as well, as another with the same calls may have some.
+        if self.kept or calls:
+            origin = origin_of(self.settings)
+            remember(origin, self.kept.finish(origin), calls)
 
     # -- the call ------------------------------------------------------------------------------------------------
     def request(self, prompt: Prompt, stream: bool) -> BackendRequest:
@@ -535,9 +554,12 @@ class BaseLlmApiHandler(ABC):
         self._note_answer(self.flowing or self.called)
         calls = self._reader.finish() if self._reader is not None else []
         if calls:
+            self._fragments += calls
             yield {"token": "", "finish_reason": None, "tool_calls": calls}
         if self.refusal and not self.ended:
             self._held.append({"token": "", "finish_reason": "content_filter"})
+        if self.understood:
+            self._keep(assembled(self._fragments))
         for chunk in self._held:
             if chunk["finish_reason"] is not None:
                 # A call may have come after the reason.
@@ -599,10 +621,12 @@ class BaseLlmApiHandler(ABC):
             process().one(_marked).put(name, True)
         elif is_half or process().one(_marked).get(name):
             raise BackendResponseError(f"{self._endpoint_label()}: the stream ended without its end.", endpoint=name)
-        elif process().one(_unmarked).first(name):
-            logger.info(
-                "Endpoint '%s' sends no end of its streams: a broken one cannot be told from a whole one.", name
-            )
+        else:
+            self.outcome.is_unmarked = True
+            if process().one(_unmarked).first(name):
+                logger.info(
+                    "Endpoint '%s' sends no end of its streams: a broken one cannot be told from a whole one.", name
+                )
 
     def _batch(self, chunks: list[Chunk]) -> Iterator[Chunk]:
         """Yield chunks that arrived together; each but the last is marked as followed by another one."""

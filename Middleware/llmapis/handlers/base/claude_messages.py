@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Block
 from Middleware.llmapis.handlers.base.image_sources import image_format, looks_like_base64, without_line_breaks
+from Middleware.llmapis.keepsakes import BLOCKS
 from Middleware.utilities.answers.tool_calls import arguments_object
 
 IMAGE_NOTE = "(An image could not be processed.)"
@@ -66,6 +67,12 @@ def trim_prefill(messages: list[BackendMessage]) -> None:
 
 def _content(message: BackendMessage, position: int) -> str | list[Block]:
     content, calls = message.get("content"), message.get("tool_calls")
+    thoughts = [
+        block
+        for one in message.get("extra", ())
+        if one["member"] == BLOCKS
+        for block in cast("list[Block]", one["value"])
+    ]
     if message.get("role") == "assistant" and isinstance(calls, list):
         uses = [
             _tool_use(call, f"toolcall_{position}_{number}")
@@ -73,7 +80,9 @@ def _content(message: BackendMessage, position: int) -> str | list[Block]:
             if isinstance(call, Mapping)
         ]
         if uses:
-            return [*_blocks(content), *uses]
+            return [*thoughts, *_blocks(content), *uses]
+    if thoughts:
+        return [*thoughts, *_blocks(content)]
     return content if isinstance(content, (str, list)) else ""
 
 

@@ -108,18 +108,20 @@ def _usage(sent: object, timings: object) -> Usage | None:
     return usage_of(None if read is None or cached is None else cached + read, written, cached)
 
 
+REASONING = ("reasoning_content", "reasoning")
 _DETAILS = {"reasoning.text": "text", "reasoning.summary": "summary"}
 
 
-def reasoning_of(fields: Mapping[str, object]) -> str:
+def reasoning_of(fields: Mapping[str, object], with_details: bool = True) -> str:
     """Return the reasoning in a delta, message or choice.
 
     Servers use two keys for it, Mistral content blocks, and OpenRouter a list of details, often in addition to a key.
+    ``with_details``: the answer has had no such key so far, so that the details are not a second copy.
     """
-    plain = text_in(fields, "reasoning_content") or text_in(fields, "reasoning")
+    plain = next(filter(None, (text_in(fields, name) for name in REASONING)), "")
     content, details = fields.get("content"), fields.get("reasoning_details")
     plain = plain or (_thinking_in(content) if isinstance(content, list) else "")
-    return plain or (_detailed(details) if isinstance(details, list) else "")
+    return plain or (_detailed(details) if with_details and isinstance(details, list) else "")
 
 
 def _detailed(details: list[object]) -> str:

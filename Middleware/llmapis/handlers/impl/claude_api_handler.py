@@ -19,10 +19,12 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import (
     usage_of,
     with_tool_calls,
 )
+from Middleware.llmapis.keepsakes import BLOCKS, exchange_start, origin_of, signed
 from Middleware.models.messages import Answer, Chunk, ToolCall, Usage
 
 logger = logging.getLogger(__name__)
 
+THOUGHTS = ("thinking", "redacted_thinking")
 PARAMETERS = frozenset(
     {
         "model",
@@ -63,6 +65,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
     """Calls ``/v1/messages``."""
 
     PATH = "/v1/messages"
+    text_member = None
     takes_schema = False
 
     def _reset(self) -> None:
@@ -70,6 +73,8 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         # The calls that have not ended, by content block.
         self._calls: dict[int | None, _StreamedCall] = {}
         self._call_count = 0
+        # The blocks of thinking that have not ended.
+        self._thoughts: dict[int | None, dict[str, Any]] = {}
         self._prompt_counts: dict[str, int] = {}
 
     # -- request -------------------------------------------------------------------------------------------------
@@ -83,6 +88,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
             self._warn("the Messages API does not take these fields, they are not sent: %s", ", ".join(unknown))
         body = {key: value for key, value in body.items() if key in PARAMETERS}
         system = claude_messages.system_text(body["messages"])
+        self._settle_thinking(body)
         turns = self._turns(body["messages"])
         if system and turns:
             body["system"] = system
@@ -101,6 +107,26 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         if unusable:
             self.unreadable(f"{unusable} image(s) that are neither data, base64 nor a web address")
         return converted
+
+    def _settle_thinking(self, body: dict[str, Any]) -> None:
+        """Leave the thinking out where the server would refuse it, and the blocks of earlier thinking without it."""
+        messages = body["messages"]
+        is_on = _object(body.get("thinking")).get("type", "disabled") != "disabled"
+        calling = [message for message in messages[exchange_start(messages) :] if message.get("tool_calls")]
+        # Later messages rightly have none, where the model does not think between its calls.
+        first = messages if self.changes.has_just("missed") else calling[:1]
+        if is_on and [message for message in first if message.get("tool_calls") and "extra" not in message]:
+            del body["thinking"]
+            is_on = False
+            logger.info(
+                "Endpoint '%s': the thinking before the tool calls of this exchange is not known, so 'thinking' is "
+                "left out.",
+                self.settings.endpoint_name,
+            )
+        if not is_on:
+            body["messages"] = [
+                {key: value for key, value in message.items() if key != "extra"} for message in messages
+            ]
 
     def _turns(self, messages: list[BackendMessage]) -> list[BackendMessage]:
         out = claude_messages.turns(messages)
@@ -157,6 +183,10 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         kind = delta.get("type")
         if kind == "text_delta":
             return _text_chunk(delta.get("text"))
+        thought = self._thoughts.get(_block_index(body))
+        if thought is not None and kind in ("thinking_delta", "signature_delta"):
+            member = str(kind).removesuffix("_delta")
+            thought[member] = str(thought.get(member) or "") + text_in(delta, member)
         if kind == "thinking_delta":
             return _reasoning_chunk(delta.get("thinking"))
         call, part = self._calls.get(_block_index(body)), delta.get("partial_json")
@@ -171,7 +201,8 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         self._calls.pop(index, None)
         if kind == "text":
             return _text_chunk(block.get("text"))
-        if kind == "thinking":
+        if kind in THOUGHTS:
+            self._thoughts[index] = dict(block)
             return _reasoning_chunk(block.get("thinking"))
         if kind != "tool_use":
             return None
@@ -181,10 +212,20 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
 
     def _read_block_end(self, body: Mapping[str, object]) -> Chunk | None:
         """Add the arguments of a call that streamed none as a JSON object, because clients cannot parse ``""``."""
+        thought = self._thoughts.pop(_block_index(body), None)
+        if thought is not None:
+            self.kept.add(BLOCKS, [thought])
+            return {"token": "", "finish_reason": None, "thought": self._signed(thought)}
         call = self._calls.pop(_block_index(body), None)
         if call is None or call.has_arguments:
             return None
         return _call_chunk({"index": call.index, "function": {"arguments": _json_object(call.start)}})
+
+    def _signed(self, thought: Mapping[str, object]) -> Mapping[str, object]:
+        """Return a block of thinking as a client of the Messages API gets it."""
+        if not thought.get("signature"):
+            return thought
+        return {**thought, "signature": signed(thought["signature"], origin_of(self.settings))}
 
     def _read_end(self, body: Mapping[str, object]) -> Chunk | None:
         """Parse the event with the stop reason and the final token counts."""
@@ -210,6 +251,9 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         blocks = [block for block in content if isinstance(block, Mapping)]
         text, self.outcome.reasoning = _joined(blocks, "text"), _joined(blocks, "thinking")
         self.refusal = _explanation(body)
+        thoughts = [block for block in blocks if block.get("type") in THOUGHTS]
+        self.kept.add(BLOCKS, thoughts)
+        self.outcome.thoughts = [self._signed(thought) for thought in thoughts]
         calls = [_call(block, _json_object(block.get("input"))) for block in blocks if block.get("type") == "tool_use"]
         return with_tool_calls(text, calls)
 

@@ -18,6 +18,7 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import (
     with_tool_calls,
 )
 from Middleware.llmapis.handlers.base.ollama_answers import OllamaAnswers, text_chunk
+from Middleware.llmapis.keepsakes import THINKING, with_members
 from Middleware.models.messages import Answer, Chunk, ToolCall
 from Middleware.utilities.answers.tool_calls import arguments_object
 
@@ -26,6 +27,7 @@ class OllamaChatHandler(OllamaAnswers, BaseChatCompletionsHandler):
     """Calls ``/api/chat``."""
 
     PATH = "/api/chat"
+    text_member = THINKING
 
     def _reset(self) -> None:
         super()._reset()
@@ -47,7 +49,9 @@ class OllamaChatHandler(OllamaAnswers, BaseChatCompletionsHandler):
     def finish_messages(self, messages: list[BackendMessage]) -> list[BackendMessage]:
         # The names of the tools that were called so far, by call id.
         names: dict[str, str] = {}
-        for message in messages:
+        for index, message in enumerate(messages):
+            if "extra" in message:
+                messages[index] = message = with_members(message)
             message["content"] = text_of(message.get("content"))
             if "images" in message:
                 self._convert_images(message)
@@ -73,7 +77,8 @@ class OllamaChatHandler(OllamaAnswers, BaseChatCompletionsHandler):
         if not isinstance(message, Mapping):
             return None
         self.formed = True
-        chunk = text_chunk(text_in(message, "content"), text_in(message, "thinking"))
+        chunk = text_chunk(text_in(message, "content"), text_in(message, THINKING))
+        self.kept.add(THINKING, message.get(THINKING))
         calls = self._calls(message)
         if calls:
             first = self._call_count - len(calls)
@@ -86,7 +91,8 @@ class OllamaChatHandler(OllamaAnswers, BaseChatCompletionsHandler):
         if not isinstance(message, Mapping):
             raise self.no_answer(body)
         content, calls = text_of(message.get("content")), self._calls(message)
-        self.note_end(body, text_in(message, "thinking"))
+        self.note_end(body, text_in(message, THINKING))
+        self.kept.add(THINKING, message.get(THINKING))
         return with_tool_calls(content, calls)
 
     def _calls(self, message: Mapping[str, object]) -> list[ToolCall]:

@@ -14,7 +14,8 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import (
     with_tool_calls,
 )
 from Middleware.llmapis.handlers.base.image_sources import image_url
-from Middleware.llmapis.handlers.base.openai_answers import OpenAiAnswers, reasoning_of
+from Middleware.llmapis.handlers.base.openai_answers import REASONING, OpenAiAnswers, reasoning_of
+from Middleware.llmapis.keepsakes import CONTENT, THINKING, with_members
 from Middleware.models.messages import Answer, Chunk, ToolCall
 from Middleware.utilities.answers.stream_parsers import SSEEvent
 
@@ -30,13 +31,13 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
     # -- request -------------------------------------------------------------------------------------------------
     def finish_messages(self, messages: list[BackendMessage]) -> list[BackendMessage]:
         for index, message in enumerate(messages):
-            if "tool_calls" in message or "images" in message:
+            if "tool_calls" in message or "images" in message or "extra" in message:
                 messages[index] = self._finished(message)
         return messages
 
     def _finished(self, message: BackendMessage) -> BackendMessage:
         """Return a copy with the images of a user message as content blocks, and without empty tool calls."""
-        message = {**message}
+        message = with_members(message) if "extra" in message else {**message}
         calls = message.get("tool_calls")
         if "tool_calls" in message and not (isinstance(calls, list) and calls):
             del message["tool_calls"]
@@ -99,12 +100,20 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
             return
         self.formed = True
         chunk["token"] = text_of(delta.get("content")) or self.refused(text_in(delta, "refusal"))
+        self._keep_thoughts(delta)
         calls = self._calls(delta)
         if calls:
             chunk["tool_calls"] = calls
-        reasoning = reasoning_of(delta)
+        reasoning = reasoning_of(delta, not self.kept.has(*REASONING))
         if reasoning:
             chunk["reasoning"] = reasoning
+
+    def _keep_thoughts(self, message: Mapping[str, object]) -> None:
+        """Keep the members of a message or delta that the server wants back, and the thoughts in its content."""
+        self.kept.read(message)
+        if isinstance(content := message.get("content"), list):
+            blocks = [block for block in content if isinstance(block, Mapping) and block.get("type") == THINKING]
+            self.kept.add(CONTENT, blocks)
 
     def _calls(self, message: Mapping[str, object]) -> list[ToolCall]:
         """Return the tool calls of a message or a delta, without those that no client can read."""
@@ -134,4 +143,5 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
             raise self.no_answer(dict.fromkeys(message))
         content, calls = text_of(message.get("content")), self._calls(message)
         self.outcome.reasoning, self.refusal = reasoning_of(message), text_in(message, "refusal")
+        self._keep_thoughts(message)
         return with_tool_calls(content, calls)

@@ -249,6 +249,14 @@ SAMPLERS_AND_FAILOVER: tuple[ConfigKey, ...] = (
         "A preset in the back-end's own names that is applied on top of the samplers.",
         names="preset",
     ),
+    ConfigKey(
+        "reasoningToBackend",
+        "str",
+        "auto",
+        "Which thoughts the server gets back: its own of this exchange, none, all of this exchange, or all.",
+        choices=("auto", "none", "exchange", "all"),
+        caseless=True,
+    ),
     ConfigKey("backupEndpointName", "str", "", "The endpoint that answers when this one fails.", names="endpoint"),
     ConfigKey(
         "backupPresetName",

@@ -188,7 +188,7 @@ def test_encrypted(lab: ApiLab) -> None:
     second = ask(lab, "b", first["id"], KEY).json
     assert said(lab)[:2] == [("user", f"{SECRET} in"), ("assistant", f"<{SECRET} in>")]
     entries = process().one(ResponseStore)._entries
-    assert list(entries) == [first["id"], second["id"]] and SECRET not in repr(list(entries.values()))
+    assert [name for name, _ in entries.items()] == [first["id"], second["id"]] and SECRET not in repr(entries.items())
     assert stored(lab, first["id"]) == 404 and stored(lab, first["id"], KEY) == 200
 
 

@@ -21,6 +21,7 @@ from Middleware.exceptions import BackendResponseError, BackendStatusError
 from Middleware.llmapis.handlers.base import claude_messages
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
 from Middleware.llmapis.handlers.impl.claude_api_handler import ClaudeApiHandler
+from Middleware.llmapis.keepsakes import origin_of, signed
 from Middleware.llmapis.transport import Transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.answers.stream_parsers import SSEParser
@@ -216,6 +217,7 @@ def test_stream_cut_anywhere(cuts: list[int]) -> None:
 
 
 def test_text_and_thinking() -> None:
+    signature = signed("x", origin_of(handler().settings))
     assert read(
         start_block({"type": "thinking", "thinking": ""}),
         delta("thinking_delta", thinking="hm"),
@@ -224,7 +226,14 @@ def test_text_and_thinking() -> None:
         start_block(text_block(""), 1),
         delta("text_delta", 1, text="Hi"),
         stop_block(1),
-    ) == [{**PLAIN, "reasoning": "hm"}, {"token": "Hi", "finish_reason": None}]
+    ) == [
+        {**PLAIN, "reasoning": "hm"},
+        {
+            **PLAIN,
+            "thought": {"type": "thinking", "thinking": "hm", "signature": signature},
+        },
+        {"token": "Hi", "finish_reason": None},
+    ]
 
 
 def test_text_that_a_block_starts_with() -> None:

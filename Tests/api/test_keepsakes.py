@@ -1,0 +1,844 @@
+"""What LLMs send besides text and calls comes back to them, through every client's dialect, and to no other server."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.llmapis import keepsakes, refusals
+from Middleware.llmapis.keepsakes import KeepsakeStore
+from Middleware.models.process import Process, process
+from Middleware.utilities.once import OwnedCache
+from Tests.api.api_lab import Answer, ApiLab, settled
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, sse_event
+from Tests.tables import table
+from Tests.workflows.engine_lab import llm
+
+NAMES = ("chat", "ollama", "messages", "responses")
+SHIPPED = Path(__file__).parents[2] / "Public" / "Configs" / "ApiTypes"
+PARAMETERS = {"type": "object", "properties": {"zone": {"type": "string"}}}
+KEY = {"Authorization": "Bearer sk-one"}
+THINKING = {"type": "enabled", "budget_tokens": 1024}
+
+
+# -- clients -----------------------------------------------------------------------------------------------------------
+class Client:
+    """A client in a tool loop, which has sent and received what is in ``history``.
+
+    Args:
+        brings: whether it sends the model's reasoning back.
+    """
+
+    def __init__(self, lab: ApiLab, name: str, stream: bool = False, brings: bool = True, key: str = "") -> None:
+        self._lab, self._name, self._stream, self._brings = lab, name, stream, brings
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.history: list[dict[str, Any]] = []
+        self.calls: list[tuple[str, str]] = []
+
+    def asks(self, text: str = "What time is it?", **more: Any) -> None:
+        message = {"role": "user", "content": text, **more}
+        self.history.append({"type": "message", **message} if self._name == "responses" else message)
+        self._send()
+
+    def answers_calls(self, *results: str) -> None:
+        """Send a result for each call of the last answer."""
+        given = results or ("It is noon.",) * len(self.calls)
+        if self._name == "messages":
+            blocks = [
+                {"type": "tool_result", "tool_use_id": call_id, "content": text}
+                for (call_id, _), text in zip(self.calls, given, strict=True)
+            ]
+            self.history.append({"role": "user", "content": blocks})
+        else:
+            self.history += [self._result(*call, text) for call, text in zip(self.calls, given, strict=True)]
+        self._send()
+
+    def _result(self, call_id: str, name: str, text: str) -> dict[str, Any]:
+        if self._name == "responses":
+            return {"type": "function_call_output", "call_id": call_id, "output": text}
+        if self._name == "ollama":
+            return {"role": "tool", "tool_name": name, "content": text}
+        return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+    def _send(self) -> None:
+        function = {"name": "clock", "description": "Tells the time.", "parameters": PARAMETERS}
+        path, body = {
+            "chat": ("/v1/chat/completions", {"messages": self.history, "tools": [nested(function)]}),
+            "ollama": ("/api/chat", {"model": "m", "messages": self.history, "tools": [nested(function)]}),
+            "messages": (
+                "/v1/messages",
+                {
+                    "model": "m",
+                    "max_tokens": 4000,
+                    "messages": self.history,
+                    "thinking": THINKING,
+                    "tools": [{"name": "clock", "input_schema": PARAMETERS}],
+                },
+            ),
+            "responses": ("/v1/responses", {"input": self.history, "tools": [{"type": "function", **function}]}),
+        }[self._name]
+        answer = self._lab.post({**body, "stream": self._stream}, path, headers=self._headers)
+        assert answer.status == 200, answer.data
+        read: Callable[[Answer], list[dict[str, Any]]] = getattr(self, f"_{self._name}")
+        self.history += read(answer)
+
+    # -- reading an answer, each returns what the client adds to its history ---------------------------------------
+    def _chat(self, answer: Answer) -> list[dict[str, Any]]:
+        if self._stream:
+            message: dict[str, Any] = {"role": "assistant", "content": ""}
+            for event in answer.events[:-1]:
+                for name, value in event["choices"][0]["delta"].items() if event["choices"] else ():
+                    if name == "tool_calls":
+                        add_fragments(message.setdefault("tool_calls", []), value)
+                    elif name != "role":
+                        message[name] = message.get(name, "") + (value or "")
+        else:
+            message = answer.json["choices"][0]["message"]
+        self.calls = [(call["id"], call["function"]["name"]) for call in message.get("tool_calls") or ()]
+        return [self._without(message, "reasoning_content")]
+
+    def _ollama(self, answer: Answer) -> list[dict[str, Any]]:
+        lines = [json.loads(line)["message"] for line in answer.data.splitlines()]
+        calls = [call for line in lines for call in line.get("tool_calls") or ()]
+        message = {"role": "assistant", "content": "".join(line["content"] for line in lines), "tool_calls": calls}
+        if thinking := "".join(line.get("thinking") or "" for line in lines):
+            message["thinking"] = thinking
+        self.calls = [(call["id"], call["function"]["name"]) for call in calls]
+        return [self._without(message, "thinking")]
+
+    def _messages(self, answer: Answer) -> list[dict[str, Any]]:
+        blocks: list[dict[str, Any]] = []
+        for event in named_events(answer) if self._stream else ():
+            if event["type"] == "content_block_start":
+                blocks.append(dict(event["content_block"]))
+            elif event["type"] == "content_block_delta":
+                ((name, text),) = [(key, value) for key, value in event["delta"].items() if key != "type"]
+                name = "input" if name == "partial_json" else name
+                blocks[-1][name] = (blocks[-1].get(name) or "") + text
+            elif event["type"] == "content_block_stop" and blocks[-1]["type"] == "tool_use":
+                blocks[-1]["input"] = json.loads(blocks[-1]["input"])
+        blocks = blocks if self._stream else answer.json["content"]
+        self.calls = [(block["id"], block["name"]) for block in blocks if block["type"] == "tool_use"]
+        kept = [block for block in blocks if self._brings or "thinking" not in block["type"]]
+        return [{"role": "assistant", "content": kept}]
+
+    def _responses(self, answer: Answer) -> list[dict[str, Any]]:
+        whole = list(named_events(answer))[-1]["response"] if self._stream else answer.json
+        self.calls = [(item["call_id"], item["name"]) for item in whole["output"] if item["type"] == "function_call"]
+        return [item for item in whole["output"] if self._brings or item["type"] != "reasoning"]
+
+    def _without(self, message: dict[str, Any], *names: str) -> dict[str, Any]:
+        return {key: value for key, value in message.items() if self._brings or key not in names}
+
+
+def nested(function: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": function}
+
+
+def add_fragments(calls: list[dict[str, Any]], fragments: list[dict[str, Any]]) -> None:
+    for fragment in fragments:
+        if fragment["index"] == len(calls):
+            calls.append({key: value for key, value in fragment.items() if key != "index"})
+        else:
+            calls[fragment["index"]]["function"]["arguments"] += fragment["function"]["arguments"]
+
+
+def named_events(answer: Answer) -> Iterator[Any]:
+    for block in answer.data.decode().strip().split("\n\n"):
+        yield json.loads(block.partition("data: ")[2])
+
+
+# -- back-ends ---------------------------------------------------------------------------------------------------------
+def call(number: int = 1, **more: Any) -> dict[str, Any]:
+    return {
+        "id": f"call_{number}",
+        "type": "function",
+        "function": {"name": "clock", "arguments": f'{{"zone":"{number}"}}'},
+        **more,
+    }
+
+
+def openai(message: dict[str, Any], deltas: list[dict[str, Any]] | None = None) -> Callable[[bool], Reply]:
+    """An answer of a chat server, whole, and in pieces; without these, each member is one piece."""
+
+    def reply(stream: bool) -> Reply:
+        if not stream:
+            return json_reply({"choices": [{"message": {"role": "assistant", "content": None, **message}}]})
+        parts = deltas or [
+            {"tool_calls": [{"index": index, **one} for index, one in enumerate(value)]}
+            if name == "tool_calls"
+            else {name: value}
+            for name, value in message.items()
+        ]
+        events = [{"choices": [{"index": 0, "delta": part, "finish_reason": None}]} for part in parts]
+        end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+        return Reply(
+            pieces=[sse_event(event) for event in (*events, end, "[DONE]")],
+            headers={"Content-Type": "text/event-stream"},
+        )
+
+    return reply
+
+
+def done(stream: bool) -> Reply:
+    return openai({"content": "Noon."})(stream)
+
+
+def claude(*blocks: dict[str, Any]) -> Callable[[bool], Reply]:
+    def reply(stream: bool) -> Reply:
+        if not stream:
+            return json_reply({"type": "message", "content": list(blocks), "stop_reason": "tool_use"})
+        return Reply(pieces=list(claude_pieces(blocks)), headers={"Content-Type": "text/event-stream"})
+
+    return reply
+
+
+def claude_pieces(blocks: tuple[dict[str, Any], ...]) -> Iterator[bytes]:
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": {"usage": {"input_tokens": 1}}}]
+    for index, block in enumerate(blocks):
+        deltas: list[dict[str, Any]] = []
+        start = dict(block)
+        if block["type"] == "thinking":
+            start = {**block, "thinking": "", "signature": ""}
+            deltas += [{"type": "thinking_delta", "thinking": part} for part in halves(block["thinking"])]
+            deltas += [{"type": "signature_delta", "signature": part} for part in halves(block["signature"])]
+        elif block["type"] == "tool_use":
+            start["input"] = {}
+            deltas = [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]
+        events.append({"type": "content_block_start", "index": index, "content_block": start})
+        events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+        events.append({"type": "content_block_stop", "index": index})
+    events += [{"type": "message_delta", "delta": {"stop_reason": "tool_use"}}, {"type": "message_stop"}]
+    yield from (f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events)
+
+
+def halves(text: str) -> list[str]:
+    return [text[: len(text) // 2], text[len(text) // 2 :]]
+
+
+def scripted(lab: ApiLab, *answers: Callable[[bool], Reply]) -> None:
+    """Let the server give these answers, the last one again and again."""
+    waiting = list(answers)
+
+    def respond(request: RecordedRequest) -> Reply:
+        return (waiting.pop(0) if len(waiting) > 1 else waiting[0])(bool(request.json.get("stream")))
+
+    lab.backend.responder = respond
+
+
+def payloads(lab: ApiLab) -> list[Any]:
+    return [request.json for request in lab.backend.requests]
+
+
+def assistants(payload: Any) -> list[Any]:
+    return [message for message in payload["messages"] if message["role"] == "assistant"]
+
+
+def members(message: Mapping[str, Any]) -> dict[str, Any]:
+    """What an assistant's message has besides role, text and the usual members of calls."""
+    found = {name: value for name, value in message.items() if name not in ("role", "content", "tool_calls")}
+    for index, one in enumerate(message.get("tool_calls") or ()):
+        found |= {f"{index}.{name}": one[name] for name in one if name not in ("index", "id", "type", "function")}
+        function = one["function"]
+        found |= {f"{index}.function.{name}": function[name] for name in function if name not in ("name", "arguments")}
+    return found
+
+
+def forget() -> None:
+    """As a new process."""
+    process().put(KeepsakeStore, KeepsakeStore())
+    process().put(keepsakes._sent_members, keepsakes._sent_members())
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
+    monkeypatch.setattr("Middleware.models.process._process", Process())
+    with StubBackend() as backend:
+        lab = ApiLab(tmp_path, monkeypatch, backend)
+        lab.user(sendReasoningToClient=True)
+        lab.default([llm("", allowTools=True, lastMessagesToSendInsteadOfPrompt=100)])
+        yield lab
+    assert settled()
+
+
+DETAILS = [
+    {"type": "reasoning.text", "text": "Hm, the clock.", "signature": "s=", "format": "f", "index": 0},
+    {"type": "reasoning.encrypted", "data": "abc", "id": "e1", "index": 1},
+]
+THOUGHTS = [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm, the clock."}]}]
+SIGNATURE = {"google": {"thought_signature": "c2ln"}}
+KEPT: dict[str, tuple[Callable[[bool], Reply], dict[str, Any]]] = {
+    "DeepSeek": (
+        openai(
+            {"reasoning_content": "Hm, the clock.", "tool_calls": [call()]},
+            [
+                {"reasoning_content": "Hm, "},
+                {"reasoning_content": "the clock."},
+                {"tool_calls": [{"index": 0, **call()}]},
+            ],
+        ),
+        {"reasoning_content": "Hm, the clock."},
+    ),
+    "the member's own name": (openai({"reasoning": "Hm", "tool_calls": [call()]}), {"reasoning": "Hm"}),
+    "OpenRouter": (
+        openai(
+            {"reasoning": "Hm, the clock.", "reasoning_details": DETAILS, "tool_calls": [call()]},
+            [
+                {"reasoning": "Hm, the clock."},
+                {"reasoning_details": [{"type": "reasoning.text", "text": "Hm, ", "index": 0}]},
+                {"reasoning_details": [{**DETAILS[0], "text": "the clock."}]},
+                {"reasoning_details": [DETAILS[1]]},
+                {"tool_calls": [{"index": 0, **call()}]},
+            ],
+        ),
+        {"reasoning": "Hm, the clock.", "reasoning_details": DETAILS},
+    ),
+    "Gemini": (
+        openai({"tool_calls": [call(1, extra_content=SIGNATURE), call(2)]}),
+        {"0.extra_content": SIGNATURE},
+    ),
+    "of the message": (openai({"extra_content": SIGNATURE, "tool_calls": [call()]}), {"extra_content": SIGNATURE}),
+    "the second of two calls": (
+        openai({"tool_calls": [call(1), call(2, extra_content=SIGNATURE)]}),
+        {"1.extra_content": SIGNATURE},
+    ),
+    "within the function": (
+        openai({"tool_calls": [{**call(), "function": {**call()["function"], "thought_signature": "x"}}]}),
+        {"0.function.thought_signature": "x"},
+    ),
+    "unheard-of names": (
+        openai({"deep_thought_state": {"a": [1]}, "Reasoning_Opaque": "zzz", "tool_calls": [call()]}),
+        {"deep_thought_state": {"a": [1]}, "Reasoning_Opaque": "zzz"},
+    ),
+    "what servers refuse to see": (
+        openai({"refusal": None, "annotations": [], "audio": None, "stop_reason": 7, "tool_calls": [call()]}),
+        {},
+    ),
+}
+
+
+@table("name", KEPT)
+@pytest.mark.parametrize("brings", [True, False], ids=["brought", "dropped"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("dialect", NAMES)
+def test_a_server_gets_back_what_it_sent(lab: ApiLab, name: str, dialect: str, stream: bool, brings: bool) -> None:
+    forget()
+    answer, expected = KEPT[name]
+    scripted(lab, answer, done)
+    client = Client(lab, dialect, stream, brings)
+    client.asks()
+    client.answers_calls()
+    first, second = payloads(lab)
+    assert "reasoning" not in json.dumps(first["messages"])
+    (message,) = assistants(second)
+    assert members(message) == expected
+    assert {one["function"]["name"] for one in message["tool_calls"]} == {"clock"}
+
+
+def test_mistrals_blocks_stand_before_the_text(lab: ApiLab) -> None:
+    content = [*THOUGHTS, {"type": "text", "text": "I look."}]
+    for dialect in NAMES:
+        lab.backend.requests.clear()
+        scripted(lab, openai({"content": content, "tool_calls": [call()]}), done)
+        client = Client(lab, dialect)
+        client.asks(f"{dialect}: time?")
+        client.answers_calls()
+        assert assistants(payloads(lab)[1])[0]["content"] == content, dialect
+
+
+BLOCKS = (
+    {"type": "redacted_thinking", "data": "AAAA"},
+    {"type": "thinking", "thinking": "Hm, the clock.", "signature": "c2lnbmF0dXJl"},
+    {"type": "thinking", "thinking": "Yes.", "signature": "Yg=="},
+)
+USE = {"type": "tool_use", "id": "toolu_1", "name": "clock", "input": {"zone": "1"}}
+
+
+def claude_lab(lab: ApiLab, **samplers: Any) -> None:
+    """Let a Claude answer, with these fields in its payloads."""
+    lab.preset("ClaudeMessages", "more", samplers)
+    lab.write("ApiTypes/Claude", json.loads((SHIPPED / "Claude.json").read_text("utf-8")))
+    lab.endpoint(
+        "Main",
+        {"apiTypeConfigFileName": "Claude", "modelNameToSendToAPI": "c", "appendPresetName": "more"},
+        lab.backend.url,
+    )
+
+
+@pytest.mark.parametrize("brings", [True, False], ids=["brought", "dropped"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("dialect", NAMES)
+def test_claude_gets_its_blocks_back(lab: ApiLab, dialect: str, stream: bool, brings: bool) -> None:
+    claude_lab(lab, thinking=THINKING)
+    scripted(lab, claude(*BLOCKS, USE), claude({"type": "text", "text": "Noon."}))
+    client = Client(lab, dialect, stream, brings)
+    client.asks()
+    client.answers_calls()
+    second = payloads(lab)[1]
+    assert assistants(second)[0]["content"] == [*BLOCKS, USE]
+    assert second["thinking"] == THINKING
+    if dialect == "messages" and brings:
+        forget()
+        blocks = client.history[1]["content"]
+        assert blocks[0] == BLOCKS[0]
+        assert [block["signature"][:3] for block in blocks[1:3]] == ["w1.", "w1."]
+        client.history.pop()
+        client._send()
+        assert assistants(payloads(lab)[-1])[0]["content"] == [*BLOCKS, USE]
+
+
+def test_claude_without_the_first_blocks_is_asked_without_thinking(
+    lab: ApiLab, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    claude_lab(lab, thinking=THINKING)
+    scripted(lab, claude(*BLOCKS, USE), claude({**USE, "id": "toolu_2"}), claude({"type": "text", "text": "Noon."}))
+    client = Client(lab, "chat", brings=False)
+    client.asks()
+    client.answers_calls()
+    client.answers_calls()
+    third = payloads(lab)[2]
+    # The second call rightly has no blocks, as the model has not thought before it.
+    assert third["thinking"] == THINKING
+    assert [len(message["content"]) for message in assistants(third)] == [4, 1]
+    forget()
+    client.history.pop()
+    client._send()
+    fourth = payloads(lab)[3]
+    assert "thinking" not in fourth and [len(message["content"]) for message in assistants(fourth)] == [1, 1]
+    assert caplog.text.count("'thinking' is left out") == 1
+
+
+def endpoints(lab: ApiLab, *names: str) -> None:
+    """Give the models of these names one server, and an endpoint and a workflow each."""
+    for name in names:
+        lab.endpoint(name, {"modelNameToSendToAPI": name}, lab.backend.url)
+
+
+def answering(lab: ApiLab, name: str) -> None:
+    lab.default([llm("", endpointName=name, allowTools=True, lastMessagesToSendInsteadOfPrompt=100)])
+
+
+@pytest.mark.parametrize("dialect", NAMES)
+@pytest.mark.parametrize("brings", [True, False], ids=["brought", "dropped"])
+def test_no_server_gets_what_another_sent(lab: ApiLab, dialect: str, brings: bool) -> None:
+    endpoints(lab, "deepseek", "mistral", "kimi")
+    thought = {"reasoning_content": "Hm", "tool_calls": [call(1, extra_content=SIGNATURE)]}
+    other = {"reasoning": "Mine", "tool_calls": [call(2)]}
+    scripted(lab, openai(thought), openai(other), openai({"reasoning_content": "?", "tool_calls": [call(3)]}), done)
+    client = Client(lab, dialect, brings=brings)
+    for number, name in enumerate(("deepseek", "mistral", "kimi", "deepseek")):
+        answering(lab, name)
+        client.asks() if not number else client.answers_calls()
+    second, third, fourth = payloads(lab)[1:]
+    assert [members(message) for message in assistants(second)] == [{}]
+    assert [members(message) for message in assistants(third)] == [{}, {}]
+    assert [members(message) for message in assistants(fourth)] == [
+        {"reasoning_content": "Hm", "0.extra_content": SIGNATURE},
+        {},
+        {},
+    ]
+
+
+def test_ollamas_thinking_is_one_text(lab: ApiLab) -> None:
+    lab.write("ApiTypes/Ollama", json.loads((SHIPPED / "OllamaApiChat.json").read_text("utf-8")))
+    lab.endpoint("Main", {"apiTypeConfigFileName": "Ollama"}, lab.backend.url)
+    used = {"function": {"name": "clock", "arguments": {"zone": "1"}}}
+
+    def reply(stream: bool) -> Reply:
+        parts = [{"thinking": text} for text in ("Hm, ", "the ", "clock.")] + [{"tool_calls": [used]}]
+        whole = {"thinking": "Hm, the clock.", "tool_calls": [used]}
+        lines = [
+            {"message": {"role": "assistant", "content": "", **part}, "done": False}
+            for part in (parts if stream else [whole])
+        ]
+        lines[-1] |= {"done": True, "done_reason": "stop"}
+        data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+        streamed = Reply(pieces=[data], headers={"Content-Type": "application/x-ndjson"})
+        return streamed if stream else json_reply(lines[0])
+
+    for dialect, stream in itertools.product(NAMES, (False, True)):
+        lab.backend.requests.clear()
+        scripted(lab, reply)
+        client = Client(lab, dialect, stream, brings=dialect != "chat")
+        client.asks(f"{dialect} {stream}")
+        client.answers_calls()
+        (message,) = assistants(payloads(lab)[1])
+        assert members(message) == {"thinking": "Hm, the clock."}, (dialect, stream)
+
+
+def test_each_of_two_conversations_gets_its_own(lab: ApiLab) -> None:
+    first, second, twin = (Client(lab, "chat", brings=False) for _ in range(3))
+    one = {"id": "call_0", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    for client, question, thought in ((first, "A?", "a"), (second, "B?", "b"), (twin, "B?", "b again")):
+        scripted(lab, openai({"reasoning_content": thought, "tool_calls": [one]}))
+        client.asks(question)
+    scripted(lab, done)
+    sent = []
+    for client in (first, second, twin):
+        client.answers_calls()
+        sent.append(members(assistants(payloads(lab)[-1])[0])["reasoning_content"])
+    # Nothing tells the two with the same question apart: both get the newest, and no mixture.
+    assert sent == ["a", "b again", "b again"]
+
+
+@table(
+    ("changed", "expected"),
+    [
+        ({}, "Hm"),
+        ({"id": "chatcmpl-tool-9"}, "Hm"),  # a client that renames calls
+        ({"function": {"name": "Clock", "arguments": '{ "zone": "1" }'}}, "Hm"),
+        ({"function": {"name": "clock", "arguments": '{"zone":"2"}'}}, None),
+        ({"function": {"name": "date", "arguments": '{"zone":"1"}'}}, None),
+        ({"id": "call_9", "question": "Else?"}, None),
+    ],
+)
+def test_the_calls_must_be_the_same(lab: ApiLab, changed: dict[str, Any], expected: str | None) -> None:
+    forget()
+    scripted(lab, openai({"reasoning_content": "Hm", "tool_calls": [call()]}), done)
+    client = Client(lab, "chat", brings=False)
+    client.asks()
+    changed = dict(changed)
+    client.history[0]["content"] = changed.pop("question", client.history[0]["content"])
+    client.history[1]["tool_calls"][0] |= changed
+    client.calls = [(client.history[1]["tool_calls"][0]["id"], "clock")]
+    client.answers_calls()
+    assert members(assistants(payloads(lab)[-1])[0]).get("reasoning_content") == expected
+
+
+def test_nobody_elses(lab: ApiLab) -> None:
+    scripted(lab, openai({"reasoning_content": "Hm", "tool_calls": [call()]}), done)
+    mine = Client(lab, "chat", brings=False, key="sk-one")
+    mine.asks()
+    for key, expected in (("sk-two", {}), ("", {}), ("sk-one", {"reasoning_content": "Hm"})):
+        other = Client(lab, "chat", key=key)
+        other.history, other.calls = list(mine.history), mine.calls
+        other.answers_calls()
+        assert members(assistants(payloads(lab)[-1])[0]) == expected, key
+
+
+def test_encrypting_users_keep_tokens(lab: ApiLab) -> None:
+    lab.user(encryptUsingApiKey=True)
+    scripted(lab, openai({"reasoning_content": "Hm, secret", "tool_calls": [call()]}), done)
+    client = Client(lab, "chat", brings=False, key="sk-one")
+    client.asks()
+    assert "secret" not in repr(process().one(KeepsakeStore)._answers.items())
+    client.answers_calls()
+    assert members(assistants(payloads(lab)[-1])[0]) == {"reasoning_content": "Hm, secret"}
+    assert not [path for path in lab.root.rglob("*") if path.is_file() and b"Hm, secret" in path.read_bytes()]
+
+
+LEVELS = [
+    # The level, and whether the thoughts of an earlier and of the running exchange go back: own, and unknown ones.
+    ("auto", (False, True), (False, True)),
+    ("none", (False, False), (False, False)),
+    ("exchange", (False, True), (False, True)),
+    ("all", (True, True), (True, True)),
+    ("ALL", (True, True), (True, True)),
+    ("nonsense", (False, True), (False, True)),
+]
+
+
+@table(("level", "own", "unknown"), LEVELS)
+def test_what_goes_back_is_a_matter_of_the_level(
+    lab: ApiLab, level: str, own: tuple[bool, bool], unknown: tuple[bool, bool]
+) -> None:
+    lab.endpoint("Main", {"reasoningToBackend": level}, lab.backend.url)
+    for brings, wanted in ((False, own), (True, unknown)):
+        forget()
+        lab.backend.requests.clear()
+        first, second = (openai({"reasoning_content": text, "tool_calls": [call(ord(text))]}) for text in "ab")
+        scripted(lab, first, done, second, done)
+        client = Client(lab, "chat", brings=brings)
+        client.asks("First?")
+        client.answers_calls()
+        client.asks("Second?")
+        if brings:
+            process().put(KeepsakeStore, KeepsakeStore())  # so that it is not known whose they are
+        client.answers_calls()
+        last = [message for message in assistants(payloads(lab)[-1]) if "tool_calls" in message]
+        assert tuple(bool(members(message)) for message in last) == wanted
+
+
+@table(
+    ("sent", "level", "expected"),
+    [
+        (None, "auto", {}),  # a server that has never sent such a member
+        (None, "exchange", {"thinking": "I was here"}),
+        ("reasoning", "auto", {"reasoning": "I was here"}),
+        ("reasoning_content", "auto", {"reasoning_content": "I was here"}),
+        ("thinking", "auto", {"thinking": "I was here"}),
+        ("encrypted_reasoning", "auto", {}),  # not a plain text
+        ("reasoning", "none", {}),
+    ],
+)
+def test_unknown_thoughts_get_the_name_that_the_server_uses(
+    lab: ApiLab, sent: str | None, level: str, expected: dict[str, str]
+) -> None:
+    forget()
+    lab.endpoint("Main", {"reasoningToBackend": level}, lab.backend.url)
+    if sent:
+        scripted(lab, openai({sent: "x", "content": "warm"}))
+        Client(lab, "chat").asks("Are you there?")
+    scripted(lab, done)
+    client = Client(lab, "ollama")
+    used = {"function": {"name": "clock", "arguments": {}}}
+    client.history = [
+        {"role": "user", "content": "Time?"},
+        {"role": "assistant", "content": "", "thinking": "I was here", "tool_calls": [used]},
+    ]
+    client.calls = [("", "clock")]
+    client.answers_calls()
+    assert members(assistants(payloads(lab)[-1])[0]) == expected
+
+
+def test_a_picture_of_a_tool_does_not_end_the_exchange(lab: ApiLab) -> None:
+    lab.default([llm("", allowTools=True, acceptImages=True, lastMessagesToSendInsteadOfPrompt=100)])
+    scripted(
+        lab,
+        openai({"reasoning_content": "a", "tool_calls": [call(1)]}),
+        openai({"reasoning_content": "b", "tool_calls": [call(2)]}),
+        done,
+    )
+    client = Client(lab, "messages", brings=False)
+    client.asks()
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+    client.calls = [(client.calls[0][0], "clock")]
+    client.answers_calls([{"type": "text", "text": "Look:"}, image])  # type: ignore[arg-type]
+    client.answers_calls()
+    roles = [message["role"] for message in payloads(lab)[2]["messages"]]
+    assert roles == ["user", "assistant", "tool", "user", "assistant", "tool"]
+    assert [members(message) for message in assistants(payloads(lab)[2])] == [
+        {"reasoning_content": "a"},
+        {"reasoning_content": "b"},
+    ]
+
+
+def test_the_store_has_limits(lab: ApiLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    process().put(KeepsakeStore, KeepsakeStore(lambda: now[0]))
+    thought = openai({"reasoning_content": "Hm", "tool_calls": [call()]})
+    large = openai({"reasoning_content": "x" * (keepsakes.MAX_ANSWER_BYTES + 1), "tool_calls": [call(2)]})
+    scripted(lab, large, done)
+    client = Client(lab, "chat", brings=False)
+    client.asks()
+    client.answers_calls()
+    assert members(assistants(payloads(lab)[-1])[0]) == {}
+    for hours, expected in ((11.9, {"reasoning_content": "Hm"}), (12.1, {})):
+        scripted(lab, thought, done)
+        client = Client(lab, "chat", brings=False)
+        client.asks(f"{hours}")
+        now[0] += hours * 3600
+        client.answers_calls()
+        assert members(assistants(payloads(lab)[-1])[0]) == expected, hours
+    store = process().one(KeepsakeStore)
+    monkeypatch.setattr(store, "_answers", OwnedCache(3, 1000, lambda one: one.weight, lambda one: one.owner))
+    store._by_shape.clear()
+    for number in range(5):
+        scripted(lab, openai({"reasoning_content": "Hm", "tool_calls": [call(number)]}))
+        Client(lab, "chat").asks()
+    assert len(store._answers.items()) == 3 == sum(map(len, store._by_shape.values()))
+
+
+def test_keepsakes_are_never_text(lab: ApiLab, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    lab.default(
+        [
+            {
+                "type": "PythonModule",
+                "module_path": str(lab.root / "shout.py"),
+                "args": ["{chat_user_prompt_last_ten}"],
+            },
+            llm("{agent1Output} {chat_user_prompt_last_ten}", allowTools=True),
+        ]
+    )
+    (lab.root / "shout.py").write_text("def Invoke(text):\n    return text.upper()\n", encoding="utf-8")
+    lab.user(sendReasoningToClient=False)
+    scripted(lab, openai({"reasoning_content": "Sphinx", "tool_calls": [call()]}), done)
+    client = Client(lab, "chat")
+    client.asks()
+    assert "Sphinx" not in json.dumps(client.history)
+    client.answers_calls()
+    assert "sphinx" not in json.dumps(payloads(lab)[1]).lower()
+    assert "Sphinx" not in "".join(record.getMessage() for record in caplog.records if record.levelno > logging.DEBUG)
+
+
+def test_the_clamp_counts_them(lab: ApiLab) -> None:
+    endpoint = {"maxContextTokenSize": 1200, "clampPromptToContextWindow": True}
+    lab.endpoint("Main", endpoint, lab.backend.url)
+    for size, kept in ((10, 4), (4000, 3)):
+        forget()
+        scripted(lab, openai({"reasoning_content": "word " * size, "tool_calls": [call()]}), done)
+        client = Client(lab, "chat", brings=False)
+        client.history = [{"role": "user", "content": "An old question of long ago."}]
+        client.asks()
+        client.answers_calls()
+        assert len(payloads(lab)[-1]["messages"]) == kept, size
+
+
+# -- servers that miss or refuse it ------------------------------------------------------------------------------------
+def strict(lab: ApiLab, refuses: Callable[[Any], str | None], *answers: Callable[[bool], Reply]) -> None:
+    """Let the server answer 400 with what ``refuses`` says of a payload, else with the answers."""
+    scripted(lab, *answers)
+    answer = lab.backend.responder
+    assert answer is not None
+
+    def respond(request: RecordedRequest) -> Reply:
+        said = refuses(request.json)
+        return json_reply({"error": {"message": said}}, status=400) if said else answer(request)
+
+    lab.backend.responder = respond
+
+
+def without_thoughts(member: str, words: str) -> Callable[[Any], str | None]:
+    return lambda payload: (
+        words if any(not message.get(member) for message in assistants(payload) if message.get("tool_calls")) else None
+    )
+
+
+MISSING = [
+    ("reasoning_content", "Missing `reasoning_content` field in the assistant message at message index 1"),
+    ("reasoning_content", "thinking is enabled but reasoning_content is missing in assistant tool call message"),
+    ("reasoning_content", "The `reasoning_content` in the thinking mode must be passed back to the API."),
+    ("reasoning", "messages[1].reasoning: Field required"),
+    ("thinking_blocks", "Expected 'thinking_blocks' in message 1, found none"),
+]
+
+
+@table(("member", "words"), MISSING)
+def test_a_server_that_misses_it_gets_all_and_what_is_unknown_is_filled(
+    lab: ApiLab, member: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    forget()
+    process().put(refusals._remembered, refusals._remembered())
+    caplog.set_level(logging.INFO)
+    for stream in (False, True):
+        lab.backend.requests.clear()
+        strict(lab, without_thoughts(member, words), openai({"tool_calls": [call()]}), done)
+        client = Client(lab, "chat", stream)
+        client.asks()
+        client.answers_calls()
+        sent = payloads(lab)
+        # Once it has helped, later calls of the process are changed from the beginning.
+        assert len(sent) == (2 if stream else 3)
+        assert members(assistants(sent[-1])[0]) == {member: " "}
+    told = [record.getMessage() for record in caplog.records if "misses" in record.getMessage()]
+    assert len(told) == 1 and member in told[0]
+
+
+def test_a_server_that_misses_it_gets_all_exchanges_from_then_on(lab: ApiLab) -> None:
+    words = without_thoughts("reasoning_content", "reasoning_content is required")
+    answers = [openai({"reasoning_content": text, "tool_calls": [call(ord(text))]}) for text in "ab"]
+    strict(lab, words, answers[0], done, answers[1], done, done)
+    client = Client(lab, "chat", brings=False)
+    client.asks("First?")
+    client.answers_calls()
+    client.asks("Second?")
+    client.answers_calls()
+    client.asks("Third?")
+    sent = payloads(lab)
+    assert len(sent) == 6  # the third was refused
+    for payload in sent[3:]:
+        calling = [message for message in assistants(payload) if "tool_calls" in message]
+        assert [members(message) for message in calling] == [{"reasoning_content": "a"}, {"reasoning_content": "b"}][
+            : len(calling)
+        ]
+
+
+def test_gemini_gets_what_google_documents_for_calls_of_others(lab: ApiLab) -> None:
+    def refuses(payload: Any) -> str | None:
+        for message in assistants(payload):
+            if "extra_content" not in message["tool_calls"][0]:
+                return "Function call is missing a thought_signature in functionCall parts. This is required."
+        return None
+
+    strict(lab, refuses, openai({"tool_calls": [call(1), call(2)]}), done)
+    client = Client(lab, "ollama")
+    client.asks()
+    client.answers_calls()
+    (message,) = assistants(payloads(lab)[-1])
+    assert members(message) == {
+        "0.extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}
+    }
+    assert len(payloads(lab)) == 3
+
+
+@table(
+    ("refused", "reply"),
+    [
+        (
+            "reasoning_content",
+            {"detail": [{"type": "extra_forbidden", "loc": ["body", "messages", 1, "reasoning_content"]}]},
+        ),
+        ("extra_content", {"error": {"message": "Unknown name \"extra_content\" at 'messages[1].tool_calls[0]'"}}),
+        ("reasoning", {"message": "messages.1.reasoning: Extra inputs are not permitted"}),
+        (
+            "function_signature",
+            {"error": {"message": "unsupported field: messages[1].tool_calls[0].function.function_signature"}},
+        ),
+    ],
+)
+def test_a_server_that_refuses_it_is_asked_once_more_without(lab: ApiLab, refused: str, reply: dict[str, Any]) -> None:
+    forget()
+    process().put(refusals._remembered, refusals._remembered())
+    kept = {"reasoning_content": "a", "reasoning": "b"}
+    function = {**call()["function"], "function_signature": "f"}
+    scripted(lab, openai({**kept, "tool_calls": [call(function=function, extra_content=SIGNATURE)]}), done)
+    answer = lab.backend.responder
+    assert answer is not None
+    lab.backend.responder = lambda request: (
+        json_reply(reply, status=422) if f'"{refused}":' in json.dumps(request.json["messages"]) else answer(request)
+    )
+    client = Client(lab, "messages")
+    client.asks()
+    client.answers_calls()
+    client.answers_calls()
+    last, again = payloads(lab)[-2:]
+    found = members(assistants(last)[0])
+    assert found and not [name for name in found if name.endswith(refused)]
+    assert len(payloads(lab)) == 4 and members(assistants(again)[0]) == found
+
+
+def test_an_invalid_signature_is_left_out_for_this_call(lab: ApiLab) -> None:
+    claude_lab(lab, thinking=THINKING)
+    strict(
+        lab,
+        lambda payload: (
+            "messages.1.content.1: Invalid `signature` in `thinking` block" if "c2ln" in json.dumps(payload) else None
+        ),
+        claude(*BLOCKS, USE),
+        claude({"type": "text", "text": "Noon."}),
+    )
+    client = Client(lab, "messages")
+    client.asks()
+    client.answers_calls()
+    first, refused, last = payloads(lab)
+    assert assistants(refused)[0]["content"] == [*BLOCKS, USE]
+    assert assistants(last)[0]["content"] == [USE] and "thinking" not in last
+
+
+@table(
+    ("level", "words"),
+    [
+        ("auto", "`max_tokens` must be greater than `thinking.budget_tokens`"),
+        ("none", "Missing `reasoning_content` field"),
+        ("auto", "tools[0].function.name is required"),
+        ("auto", "thinking_mode is not a valid value"),
+    ],
+)
+def test_other_refusals_change_nothing(lab: ApiLab, level: str, words: str) -> None:
+    process().put(refusals._remembered, refusals._remembered())
+    lab.endpoint("Main", {"reasoningToBackend": level}, lab.backend.url)
+    scripted(lab, openai({"tool_calls": [call()]}))
+    client = Client(lab, "chat")
+    client.asks()
+    lab.backend.responder = lambda request: json_reply({"error": {"message": words}}, status=400)
+    with pytest.raises(AssertionError):
+        client.answers_calls()
+    assert len(payloads(lab)) == 2
