@@ -13,6 +13,7 @@ import pytest
 from Middleware.exceptions import BackendResponseError
 from Middleware.exceptions.invalid_llm_response_error import InvalidLlmResponseError
 from Middleware.llmapis import finish_reasons
+from Middleware.llmapis.handlers.base import base_llm_api_handler
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, BaseLlmApiHandler, Prompt
 from Middleware.llmapis.handlers.impl.claude_api_handler import ClaudeApiHandler
 from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import KoboldCppApiHandler
@@ -435,3 +436,15 @@ def test_a_server_that_never_closes_delays_the_end_by_a_second(backend: StubBack
     backend.script(Reply(pieces=reply.pieces, headers=reply.headers, hang=True))
     started = time.monotonic()
     assert told(kind, backend, "open") == "a" and 0.9 < time.monotonic() - started < 5
+
+
+def test_a_server_that_goes_on_with_nothing_is_left_after_64_kilobytes(
+    backend: StubBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = "openAIChatCompletion"
+    monkeypatch.setattr(base_llm_api_handler, "DRAIN_SECONDS", 60.0)  # so that only the bytes can be the limit
+    padding = [{"choices": [], "padding": "x" * 8000}] * 9
+    reply = framed(kind, *event(kind, "a"), *event(kind, "", "stop"), *padding)
+    backend.script(Reply(pieces=reply.pieces, headers=reply.headers, hang=True))
+    started = time.monotonic()
+    assert told(kind, backend, "padded") == "a" and time.monotonic() - started < 30
