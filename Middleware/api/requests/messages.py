@@ -100,11 +100,6 @@ def _open_answer(messages: list[Message], add_prefixes: bool) -> None:
         messages.append({"role": "assistant", "content": GENERATOR if add_prefixes else ""})
 
 
-def string_list(value: object) -> list[str]:
-    """Return the non-empty strings in a list; an empty list for any other value."""
-    return [entry for entry in value if isinstance(entry, str) and entry] if isinstance(value, list) else []
-
-
 def _messages(raw: Fields, number: int, prefixes: Mapping[str, str], empty_texts_left_out: bool) -> list[Message]:
     """Return the message of a client; blocks of results, as Anthropic's clients send them, come before it."""
     role, path = raw.get("role"), f"messages[{number}]"

@@ -93,12 +93,8 @@ def _system(system: object) -> list[Message]:
     """Return the first system message, if the request has one."""
     content = _READER.read(system, "system", "system")
     texts = [text for text in content.texts if text and not text.startswith(BILLING)]
-    if not texts and not content.images:
-        return []
-    message: Message = {"role": "system", "content": "\n\n".join(texts)}
-    if content.images:
-        message["images"] = content.images
-    return [message]
+    content.texts = ["\n\n".join(texts)]
+    return content.messages("system") if texts or content.images else []
 
 
 def _turns(body: Fields, loaded: set[str]) -> list[Message]:
