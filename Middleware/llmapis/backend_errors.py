@@ -81,6 +81,8 @@ _CANNOT_SEE = re.compile(
 # llama.cpp's type, and the words of others. A model that cannot be loaded is not waited for.
 _LOADING = re.compile(r"loading|starting up|not ready|warming|unavailable_error", re.IGNORECASE)
 _NOT_LOADING = re.compile(r"error loading|fail|unable|cannot|could not|terminated", re.IGNORECASE)
+# Claude's words within a stream.
+_STATUS_WORDS = {"overloaded_error": "529", "rate_limit_error": "429"}
 _PASSED_ON = re.compile(r"provider returned error", re.IGNORECASE)
 _UNSEEN = re.compile(r"<(script|style)\b.*?(?:</\1[^<>]*>|\Z)|<!--.*?(?:-->|\Z)", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"<[^<>]*>?")
@@ -136,9 +138,11 @@ def status_of(error: BackendError) -> int | None:
     """Return the status of an error, that of an error object within a status of success included; None for none."""
     if isinstance(error, BackendStatusError):
         return error.status
-    parts = [error.data, error.data.get("error")] if isinstance(error.data, Mapping) else []
-    codes = (part.get(key) for part in parts if isinstance(part, Mapping) for key in ("code", "status", "status_code"))
-    return next((int(str(code)) for code in codes if re.fullmatch(r"[45]\d\d", str(code))), None)
+    body = error.data if isinstance(error.data, Mapping) else {}
+    parts = [part for part in (body, body.get("error")) if isinstance(part, Mapping)]
+    codes = (str(part.get(key)) for part in parts for key in ("code", "status", "status_code", "type"))
+    numbers = (_STATUS_WORDS.get(code, code) for code in codes)
+    return next((int(number) for number in numbers if re.fullmatch(r"[45]\d\d", number)), None)
 
 
 def says_loading(error: BackendError) -> bool:

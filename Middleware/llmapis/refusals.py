@@ -48,6 +48,7 @@ _NEEDED = frozenset(
 )
 _STOPS = frozenset({"stop", "stop_sequences", "stop_sequence"})
 _EITHER = ("temperature", "top_p")
+_FIELD_KEYS = ("field", "parameter", "property", "argument")
 _THINKING = ("think", "thinking", "reasoning_effort")
 _CALL_ID_KEYS = {"tool_use": "id", "tool_result": "tool_use_id"}
 _DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
@@ -67,11 +68,13 @@ _BEFORE, _AFTER = 80, 120
 _STATEMENT = _words(
     r"[\n;]|(?<=[.!?])\s|\bexpected\b|\bused? |\b(?:supported|valid|allowed) (?:values|parameters|fields)"
 )
-# A name in quotes or after a colon, such a word or an opening bracket; others only with an underscore or an index.
+# A name in quotes, after a colon, such a word or an opening bracket, with an underscore or an index, next to the words.
 _NAMES = _words(
     r"""["'`](\w[\w.\[\]-]*)["'`]""",
     r"""(?:\b(?:parameter|field|property|argument|option)s? |[:,\[({]\s*|\band )(\w[\w.\[\]]*)""",
     r"""(?<![\w.])(\w+_\w+(?![\w.\[]*\w)|\w+[\[.]\d[\w.\[\]]*)""",
+    r"""(?<![\w.])(\w+)(?= (?:is|are) (?:not|un|deprecated))""",
+    r"""(?:support|un\w+) (?:the )?(?!param|field|prop|arg|opt)(\w+)(?![\w.\[]*\w)""",
 )
 _EXTRA = _words(r"extra[_ ](?:forbidden|(?:inputs|fields) (?:are )?not permitted)")
 _EXTRA_NAMES = _words(r"([\w.\[\]]+): extra (?:inputs|fields)")
@@ -83,7 +86,9 @@ _NO_TOOLS = _words(
     r"(?:(?:not|n't) (?:\w+ )?support|unsupported)",
     r"unsupported[^.\n]{0,20}\btools\b(?![\w\[.])",
 )
-_NO_THINKING = _words(r"does(?: not|n't) support (?:thinking|reasoning)\b", r"\bthink value\b.*not supported")
+_NO_THINKING = _words(
+    r"does(?: not|n't) support (?:thinking|reasoning)\b", r"\b(?:think|thinking|reasoning)\b[^.\n]{0,20} not supported"
+)
 _NO_PREFILL = _words(
     r"assistant (?:message |response )?prefill|must end with a user|expected last role user",
     r"last message.{0,40}assistant",
@@ -112,6 +117,10 @@ class Refusal:
         for part in said:
             if isinstance(part, Mapping):
                 names += [part["param"]] if isinstance(part.get("param"), str) else []
+                # Others have an object or a list of words for each field.
+                if _REFUSES.search(_plain(list(part.values()))):
+                    names += [part[key] for key in _FIELD_KEYS if isinstance(part.get(key), str)]
+                names += [key for key in part if key in payload and _REFUSES.search(_plain(part[key]))]
                 path = [str(step) for step in part["loc"]] if isinstance(part.get("loc"), list) else []
                 # A server that knows several forms of a request begins the path with the name of the form.
                 while len(path) > 1 and path[0] not in payload:
@@ -130,6 +139,11 @@ class Refusal:
         # Some servers write the names of their own language, such as ``presencePenalty``.
         known = (name if name in payload else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in self.names)
         self.fields = list(dict.fromkeys(name for name in known if name in payload))
+
+
+def _plain(value: object) -> str:
+    texts = value if isinstance(value, list) else [value]
+    return " ".join(text for text in texts if isinstance(text, str))
 
 
 def _opened(data: object, depth: int = 0) -> Iterator[Payload | str]:

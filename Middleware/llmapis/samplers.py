@@ -47,10 +47,15 @@ NOTHING: Mapping[str, object] = MappingProxyType({})
 _NODE_KEYS = {
     "tools": "Set 'allowTools' of the node to false.",
     "tool_choice": "Set 'allowTools' of the node to false.",
-    "response_format": "It comes from 'structuredOutputFile' or 'answerChoices' of the node.",
-    "format": "It comes from 'structuredOutputFile' or 'answerChoices' of the node.",
     "images": "It comes from 'acceptImages' of the node.",
     "model": "It is 'modelNameToSendToAPI' of the endpoint.",
+}
+
+# Keys of an API type that name a field, and where its value is.
+_STRUCTURE = {
+    "maxNewTokensPropertyName": "'maxResponseSizeInTokens' of the node",
+    "truncateLengthPropertyName": "'maxContextTokenSize' of the endpoint",
+    "streamPropertyName": "the client's request",
 }
 
 _SAMPLERS, _EXTRA, _WINDOW = map(ENDPOINT.lookup, ("presetSamplers", "appendPresetName", "maxContextTokenSize"))
@@ -171,9 +176,11 @@ def remedy(file: EndpointFile, preset_name: str | None, field: str) -> str:
     if text := _NODE_KEYS.get(field):
         return text
     api_type_path = f"ApiTypes/{ENDPOINT.value(file.config, 'apiTypeConfigFileName')}.json"
-    for key in ("maxNewTokensPropertyName", "truncateLengthPropertyName", "streamPropertyName"):
+    for key, value in _STRUCTURE.items():
         if API_TYPE.value(file.api_type, key) == field:
-            return f"It is {key} in {api_type_path}."
+            return f"It is {key} in {api_type_path}, with the value of {value}."
+    if field == _block(API_TYPE.value(file.api_type, "structuredOutput")).get("field"):
+        return f"It is structuredOutput in {api_type_path}, for 'structuredOutputFile' or 'answerChoices' of the node."
     sources = find_sources(file.config, file.api_type, preset_name, file.name)
     added = str(file.config.get(*_EXTRA) or "").strip()
     for name, fields in ((added, sources.extra), (preset_name or "", sources.preset)):

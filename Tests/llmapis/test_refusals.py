@@ -16,7 +16,7 @@ from Middleware.llmapis.refusals import fitting_ids
 from Middleware.models.process import Process
 from Tests.backend_dialects import Answer, speak
 from Tests.llmapis.lab import CLAUDE, OLLAMA, OPEN_AI, Lab
-from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_chunk, json_reply, sse_reply
 from Tests.tables import table
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -77,7 +77,7 @@ def refusing(backend: StubBackend, *rules: tuple[Callable[[dict[str, Any]], obje
     def respond(request: RecordedRequest) -> Reply:
         for is_refused, said, status in rules:
             if is_refused(request.json):
-                return json_reply(said if isinstance(said, dict) else {"error": {"message": said}}, status)
+                return json_reply(said if isinstance(said, (dict, list)) else {"error": {"message": said}}, status)
         return speak(request, Answer(("Hello",)))
 
     backend.responder = respond
@@ -130,7 +130,20 @@ SENTENCES: list[tuple[str, Any, int]] = [
     ("top_k", "Extra inputs are not permitted, field: 'top_k', value: 40", 400),
     ("top_k", "litellm.UnsupportedParamsError: x does not support parameters: {'top_k': 40}, for model=y.", 400),
     ("top_k", {"errors": [{"detail": "The parameter `top_k` isn't known: unknown parameter"}]}, 400),
-    # Others
+    # Others: bare names, each kind of list, plain text
+    ("temperature", "temperature is not supported with this model", 400),
+    ("temperature", "This model does not support temperature.", 400),
+    ("stop", "stop is deprecated", 400),
+    ("top_k", "Unknown key top_k", 400),
+    ("reasoning_effort", "Thinking level is not supported for this model.", 400),
+    ("reasoning_effort", "reasoning is not supported", 400),
+    ("top_k", {"errors": [{"field": "top_k", "message": "is not allowed"}]}, 400),
+    ("top_k", {"errors": {"top_k": ["Unknown field."]}}, 400),
+    ("top_k", {"top_k": ["This field is not allowed."]}, 400),
+    ("top_k", {"detail": {"loc": ["body", "top_k"], "msg": "extra fields not permitted"}}, 422),
+    ("top_k", {"detail": "Unknown field: top_k"}, 422),
+    ("top_k", {"message": "{'error': {'message': \"Unexpected keyword argument 'top_k'\"}}"}, 400),
+    ("top_k", {"error": {"innererror": {"code": "BadRequest", "message": "UNSUPPORTED PARAMETER: `top_k`"}}}, 400),
     ("stop", "'stop' is not supported with this model.", 400),
     ("top_k", "top_k is not allowed here", 400),
     ("chat_template_kwargs", "Additional properties are not allowed ('chat_template_kwargs' was unexpected)", 400),
@@ -187,6 +200,13 @@ NEVER: list[tuple[Any, int]] = [
     (extra("top_k", path=("body", "messages")), 422),
     ("`max_tokens` must be greater than `thinking.budget_tokens`", 400),
     ("unknown field `bogus`, expected one of `top_k`, `temperature`", 422),
+    ("The prompt has 9000 tokens, which is not supported; the limit is 8192.", 400),
+    ({"error": {"message": "Model m is not supported", "request": {"temperature": 0.7, "stop": ["END"]}}}, 400),
+    ("Unsupported image format", 400),
+    ("", 400),
+    ({}, 400),
+    ([], 422),
+    ({"detail": [{"loc": ["body", "top_k", "value"], "type": "extra_forbidden", "msg": "x"}]}, 422),
 ]
 
 
@@ -225,7 +245,7 @@ def test_the_limit_under_its_other_name(
     assert [body.get("max_completion_tokens") for body in sent] == [None, 300, 300]
     assert (
         "it is sent as 'max_completion_tokens' until the next start. It is maxNewTokensPropertyName in "
-        "ApiTypes/OpenAI.json." in caplog.text
+        "ApiTypes/OpenAI.json, with the value of" in caplog.text
     )
     # An edited file is asked for again.
     lab.endpoint("E", {"presetSamplers": {"temperature": 0.6}}, backend.url)
@@ -463,7 +483,7 @@ def test_thinking_that_a_model_does_not_know(
         ({"error": {"message": "Provider returned error", "metadata": {}}}, "Provider returned error$"),
         (
             "'response_format' of type json_schema is not supported",
-            r"supported\. It comes from 'structuredOutputFile' or 'answerChoices' of the node\.$",
+            r"It is structuredOutput in ApiTypes/OpenAI.json, for 'structuredOutputFile' or 'answerChoices' of",
         ),
     ],
 )
@@ -520,3 +540,13 @@ def test_an_error_within_a_status_of_success(lab: Lab, backend: StubBackend) -> 
     refusing(backend, (has("top_k"), said, 200))
     assert ask(lab, backend) == ask(lab, backend, True) == "Hello"
     assert [("top_k" in request.json) for request in backend.requests] == [True, False, False]
+
+
+def test_a_refusal_within_a_stream(lab: Lab, backend: StubBackend) -> None:
+    lab.endpoint("E", {}, backend.url)
+    events = [chat_chunk({"role": "assistant"}), {"error": {"code": 422, "message": "unknown field `top_k`"}}]
+    backend.responder = lambda request: (
+        sse_reply(events) if "top_k" in request.json else speak(request, Answer(("Hello",)))
+    )
+    assert ask(lab, backend, True) == "Hello"
+    assert len(backend.requests) == 2

@@ -475,8 +475,10 @@ def test_error_event_amid_a_stream(backend: StubBackend) -> None:
     assert text(chunks) == "ab"
 
 
+@pytest.mark.usefixtures("short_retry_waits")
 def test_whole_answer_instead_of_a_stream(backend: StubBackend) -> None:
-    backend.script(CLAUDE.reply(RICH, False), json_reply(OVERLOADED))
+    # An overloaded server is asked three times.
+    backend.script(CLAUDE.reply(RICH, False), *[json_reply(OVERLOADED)] * 3)
     chunks = list(handler(backend).handle_streaming(HI))
     assert joined(chunks) | {"reasoning": ""} == expected(RICH) | {"reasoning": ""}
     with pytest.raises(BackendResponseError, match="Overloaded"):
