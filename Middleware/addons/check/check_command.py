@@ -39,7 +39,7 @@ from Middleware.llmapis.addresses import (
 )
 from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.llmapis.backend_errors import STRICT_TEMPLATE
-from Middleware.llmapis.questions import ask_server, json_in
+from Middleware.llmapis.server_questions import ask_server, json_in
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import quoted
 from Middleware.utilities.config.keys.endpoint import ENDPOINT

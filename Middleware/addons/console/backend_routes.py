@@ -16,7 +16,7 @@ from Middleware.llmapis import api_types
 from Middleware.llmapis.addresses import MODELS, NO_SUCH_PATH, api_path_of, compose, key_headers
 from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.llmapis.backend_errors import says_loop
-from Middleware.llmapis.questions import ask_server, json_in
+from Middleware.llmapis.server_questions import ask_server, json_in
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils

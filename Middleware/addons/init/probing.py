@@ -26,7 +26,7 @@ from Middleware.addons.init.servers import (
 )
 from Middleware.exceptions import ConfigurationError, WilmerError
 from Middleware.llmapis.addresses import MODELS, NO_SUCH_PATH, compose, key_headers, listed_models
-from Middleware.llmapis.questions import ask_server, json_in
+from Middleware.llmapis.server_questions import ask_server, json_in
 from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.http.problems import HttpError, HttpProblem, Kind
 
