@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from Middleware.models.messages import Message
+from Middleware.models.messages import Message, without_all_images
 from Middleware.services.timestamp_service import TimestampService
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_extraction_utils as extraction
@@ -152,7 +152,8 @@ class Values:
         return extraction.from_block(chosen, conversation, size, floor, without_systems)
 
     def messages(self) -> list[Message]:
-        messages = self.context.messages or []
+        # Texts have nothing of the images of tool results.
+        messages = without_all_images(self.context.messages or [])
         visible = NODE.flag(self.node, "includeToolCallsInConversation")
         return extraction.with_visible_tool_calls(messages) if visible else messages
 

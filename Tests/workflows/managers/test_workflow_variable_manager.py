@@ -595,3 +595,11 @@ class TestEarly:
     @pytest.mark.parametrize("text", ["plain", "{a} {", "{}", "{a:q}"])
     def test_left_alone(self, text):
         assert early(text, workflow_config={"a": "x"}) == text
+
+
+def test_the_images_of_tool_results_are_no_message_for_texts():
+    shown = {"role": "user", "content": "", "images": ["x"]}
+    messages = [{"role": "user", "content": "look"}, {"role": "tool", "content": "r"}, shown]
+    assert apply("{chat_user_prompt_last_one}|{chat_user_prompt_last_two}", messages=messages) == "r|look\nr"
+    # An image that the user sends alone is a message.
+    assert apply("{chat_user_prompt_last_one}", messages=[messages[0], shown]) == ""
