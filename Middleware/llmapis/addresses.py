@@ -15,6 +15,7 @@ from Middleware.llmapis.api_types import CLAUDE_MESSAGES
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.once import MAX_REMEMBERED, BoundedCache
 
+_API_PATH = ENDPOINT.lookup("apiPath")
 # Statuses of a server that does not have the path.
 NO_SUCH_PATH = (404, 405)
 CLAUDE_VERSION = "2023-06-01"
@@ -82,7 +83,7 @@ def compose(base: str, path: str, api_path: str | None = None) -> Address:
 
 def api_path_of(endpoint: Mapping[str, object]) -> str | None:
     """Return ``apiPath`` of an endpoint file; None without one."""
-    found = ENDPOINT.value(endpoint, "apiPath")
+    found = endpoint.get(*_API_PATH)
     return found if isinstance(found, str) else None
 
 
