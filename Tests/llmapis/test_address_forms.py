@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ import pytest
 from Middleware.exceptions import BackendError, BackendStatusError
 from Middleware.llmapis.embedding_api import EmbeddingApiService
 from Middleware.llmapis.llm_api import LlmApiService
+from Middleware.llmapis.transport import BackendRequest, Transport
+from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import Process, install
 from Tests.backend_dialects import DIALECTS, Answer, embed
 from Tests.llmapis.lab import CLAUDE, OLLAMA, Lab
+from Tests.llmapis.transport_lab import SOON
 from Tests.stub_backend import BEFORE_STATUS, RecordedRequest, Reply, StubBackend, json_reply, status_reply
 from Tests.tables import table
 
@@ -234,3 +238,50 @@ def test_the_key_of_azure(lab: AddressLab, path: str, keys: dict[str, Any], azur
     headers = lab.server.requests[0].headers
     assert headers["authorization"] == "Bearer k-123456" and headers.get("api-key") == ("k-123456" if azure else None)
     assert "k-123456" not in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["abort", "cancel"])
+def test_a_stop_ends_the_question_at_the_other_form(lab: AddressLab, transport: Transport, how: str) -> None:
+    lab.elsewhere = lambda request: NOT_FOUND if "/v1" in request.path else Reply(never=True)
+    scope, url = CancelScope(), lab.server.url
+    stream = transport.open_stream(BackendRequest("E", url + BOTH[0], {}, other_url=url + BOTH[1]), scope)
+    ended = threading.Event()
+
+    def read() -> None:
+        assert b"".join(stream) == b""
+        ended.set()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    lab.server.wait_requests(2)
+    if how == "abort":
+        stream.abort()
+    else:
+        scope.cancel("test")
+    assert ended.wait(SOON)
+    thread.join()
+    # What was stopped says nothing about the server.
+    lab.served = BOTH[1:]
+    lab.connect("")
+    lab.asked()
+    assert (lab.call(), lab.asked()) == ("Hi", list(BOTH))
+
+
+def test_a_backup_is_asked_after_both_forms(lab: AddressLab) -> None:
+    lab.served = ("/other/v1/chat/completions",)
+    lab.connect("", backupEndpointName="Other")
+    lab.endpoint("Other", {}, f"{lab.server.url}/other/v1")
+    for stream in (False, True):
+        assert (lab.call(stream), lab.asked()) == ("Hi", [*BOTH, "/other/v1/chat/completions"])
+
+
+def test_each_method_finds_its_own_form(lab: AddressLab) -> None:
+    """A gateway may have its calls in different places."""
+    lab.served = (f"/gw{CHAT}", "/gw/v1/embeddings")
+    lab.connect("/gw")
+    lab.endpoint("Vectors", {"apiTypeConfigFileName": "Vectors"}, f"{lab.server.url}/gw")
+    assert lab.call() == "Hi" and EmbeddingApiService("Vectors").embed(["a"])
+    assert lab.asked() == [f"/gw/v1{CHAT}", f"/gw{CHAT}", "/gw/v1/embeddings"]
+    # Another file with the same address knows it already.
+    lab.endpoint("Main", {"modelNameToSendToAPI": "other"}, f"{lab.server.url}/gw")
+    assert (lab.call(), lab.asked()) == ("Hi", [f"/gw{CHAT}"])
