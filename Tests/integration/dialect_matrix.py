@@ -149,7 +149,7 @@ LOSSES = (
     ),
     Loss("This back-end's API has no reason of its own for it.", {"filter": STOP}, backs=(OLLAMA, GENERATE, KOBOLD)),
     Loss(
-        "This back-end's API has no words of their own for a refusal.",
+        "This back-end's API has no words for a refusal.",
         {"refusal": ABSENT},
         backs=(TEXT, OLLAMA, GENERATE, KOBOLD),
     ),
