@@ -171,6 +171,14 @@ class NpmAiAnthropic(NpmClient):
     lacks = NO_COMPLETIONS | {"models"}
 
 
+class NpmAiOllama(NpmClient):
+    """``ai`` with ``ai-sdk-ollama``."""
+
+    name = "ai-ollama"
+    # It passes neither an abort nor its reason on.
+    lacks = NO_COMPLETIONS | {"models", "break_off", "give_up"}
+
+
 NPM_CLIENTS: Mapping[str, type[NpmClient]] = {
     "openai": NpmOpenAi,
     "ollama": NpmOllama,
@@ -178,6 +186,7 @@ NPM_CLIENTS: Mapping[str, type[NpmClient]] = {
     "anthropic": NpmAnthropic,
     "ai-openai": NpmAiOpenAi,
     "ai-anthropic": NpmAiAnthropic,
+    "ai-ollama": NpmAiOllama,
 }
 
 

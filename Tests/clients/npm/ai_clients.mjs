@@ -1,6 +1,8 @@
-// The npm package "ai" with its providers "@ai-sdk/openai" (Responses, by default) and "@ai-sdk/anthropic" (Messages).
+// The npm package "ai" with its providers "@ai-sdk/openai" (Responses, by default) and "@ai-sdk/anthropic" (Messages),
+// and with "ai-sdk-ollama", which is of another author.
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
+import { createOllama } from "ai-sdk-ollama";
 import { embedMany, generateText, isStepCount, jsonSchema, streamText, tool as makeTool } from "ai";
 
 globalThis.AI_SDK_LOG_WARNINGS = false;
@@ -87,5 +89,12 @@ export class AiAnthropicClient extends AiClient {
   constructor(url) {
     super();
     this.provider = createAnthropic({ baseURL: `${url}/v1`, apiKey: "sk-any" });
+  }
+}
+
+export class AiOllamaClient extends AiClient {
+  constructor(url) {
+    super();
+    this.provider = createOllama({ baseURL: url });
   }
 }

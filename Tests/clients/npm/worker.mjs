@@ -3,7 +3,7 @@
 //   {"id": 1, "value": ...}   or   {"id": 1, "error": "name and message"}
 // It ends when stdin does. What the packages themselves print goes to stderr.
 import { createInterface } from "node:readline";
-import { AiAnthropicClient, AiOpenAiClient } from "./ai_clients.mjs";
+import { AiAnthropicClient, AiOllamaClient, AiOpenAiClient } from "./ai_clients.mjs";
 import { AnthropicClient } from "./anthropic_client.mjs";
 import { OllamaClient } from "./ollama_client.mjs";
 import { OpenAiClient } from "./openai_client.mjs";
@@ -13,7 +13,7 @@ console.log = console.error;
 
 const kinds = {
   openai: OpenAiClient, ollama: OllamaClient, "openai-responses": OpenAiResponsesClient, anthropic: AnthropicClient,
-  "ai-openai": AiOpenAiClient, "ai-anthropic": AiAnthropicClient };
+  "ai-openai": AiOpenAiClient, "ai-anthropic": AiAnthropicClient, "ai-ollama": AiOllamaClient };
 const clients = new Map();
 
 function client(kind, url) {
