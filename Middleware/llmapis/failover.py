@@ -265,11 +265,10 @@ def _as_messages(call: Prompt) -> Prompt:
 # -- the beginning of a stream ---------------------------------------------------------------------------------------
 
 
-def is_visible(chunk: Chunk) -> bool:
+def is_visible(chunk: Chunk, with_reasoning: bool) -> bool:
     """Return whether a chunk is visible to the client, so that no other endpoint can replace this one after it."""
-    if chunk.get("token") or chunk.get("tool_calls") or chunk.get("finish_reason"):
-        return True
-    return bool(chunk.get("reasoning")) and shows_reasoning()
+    shown = chunk.get("token") or chunk.get("tool_calls") or chunk.get("finish_reason")
+    return bool(shown or (with_reasoning and chunk.get("reasoning")))
 
 
 def up_to_visible(chunks: Generator[Chunk, None, None]) -> Generator[Chunk, None, bool]:
@@ -279,12 +278,14 @@ def up_to_visible(chunks: Generator[Chunk, None, None]) -> Generator[Chunk, None
     dropped if the endpoint fails first.
     """
     withheld: Chunk = {"token": "", "finish_reason": None}
+    with_reasoning = shows_reasoning()
     for chunk in chunks:
-        if is_visible(chunk):
+        if is_visible(chunk, with_reasoning):
             yield {**withheld, **chunk}
             return True
         withheld = {**withheld, **chunk, "token": "", "finish_reason": None}
         withheld.pop("more", None)
+        withheld.pop("reasoning", None)
         yield {"token": "", "finish_reason": None}
     # Every chunk has two keys; more of them carry content that the client must get.
     if len(withheld) > 2:

@@ -55,7 +55,7 @@ _NODE_KEYS = {
 _STRUCTURE = {
     "maxNewTokensPropertyName": "'maxResponseSizeInTokens' of the node",
     "truncateLengthPropertyName": "'maxContextTokenSize' of the endpoint",
-    "streamPropertyName": "the client's request",
+    "structuredOutput": "'structuredOutputFile' or 'answerChoices' of the node",
 }
 
 _SAMPLERS, _EXTRA, _WINDOW = map(ENDPOINT.lookup, ("presetSamplers", "appendPresetName", "maxContextTokenSize"))
@@ -173,14 +173,11 @@ class SamplerResolver:
 
 def remedy(file: EndpointFile, preset_name: str | None, field: str) -> str:
     """Return as advice where a field of a payload comes from; "" if it is not known."""
-    if text := _NODE_KEYS.get(field):
-        return text
     api_type_path = f"ApiTypes/{ENDPOINT.value(file.config, 'apiTypeConfigFileName')}.json"
     for key, value in _STRUCTURE.items():
-        if API_TYPE.value(file.api_type, key) == field:
+        declared = API_TYPE.value(file.api_type, key)
+        if field == (declared.get("field") if isinstance(declared, Mapping) else declared):
             return f"It is {key} in {api_type_path}, with the value of {value}."
-    if field == _block(API_TYPE.value(file.api_type, "structuredOutput")).get("field"):
-        return f"It is structuredOutput in {api_type_path}, for 'structuredOutputFile' or 'answerChoices' of the node."
     sources = find_sources(file.config, file.api_type, preset_name, file.name)
     added = str(file.config.get(*_EXTRA) or "").strip()
     for name, fields in ((added, sources.extra), (preset_name or "", sources.preset)):
@@ -192,7 +189,8 @@ def remedy(file: EndpointFile, preset_name: str | None, field: str) -> str:
     name = "thinkingMode" if thinking and "thinkingMode" in sources.donor else names.get(field, field)
     if name in sources.donor:
         return f"Set presetSamplers.{name} to null in {endpoint_path((preset_name or '').strip() or file.name)}."
-    return f"Set requestUsageInStreams to false in {api_type_path}." if field == "stream_options" else ""
+    usage = f"Set requestUsageInStreams to false in {api_type_path}."
+    return usage if field == "stream_options" else _NODE_KEYS.get(field, "")
 
 
 def translate(block: Mapping[str, object], api_type: Mapping[str, object], endpoint_name: str = "") -> Samplers:

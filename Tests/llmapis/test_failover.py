@@ -194,7 +194,7 @@ def test_an_answer_that_has_begun_fails_with_its_own_error(
     seen = []
     with pytest.raises(BackendConnectionError, match="in the middle of its answer"):
         seen.extend(stream)
-    assert any(failover.is_visible(chunk) for chunk in seen)
+    assert any(failover.is_visible(chunk, True) for chunk in seen)
     assert hosts.asked() == {"A": 1, "B": 0, "C": 0}
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 1 and "'A'" in errors[0] and "'B'" in errors[0]
@@ -202,8 +202,12 @@ def test_an_answer_that_has_begun_fails_with_its_own_error(
 
 def test_reasoning_that_the_client_is_not_sent_does_not_begin_an_answer(hosts: FailoverLab) -> None:
     hosts["A"].default = sse_reply([chat_chunk({"reasoning_content": "hm"})], drop=AFTER_PIECES)
-    hosts["B"].default = chat_stream_reply(["from B"])
-    assert ask(LlmApiService("A", stream=True)) == "from B"
+    thoughts = [chat_chunk({"reasoning_content": "so"}), chat_chunk({"content": "from B"}), chat_chunk({}, "stop")]
+    hosts["B"].default = sse_reply([*thoughts, "[DONE]"])
+    hosts.endpoint("B", backupEndpointName="C")
+    chunks: Any = list(LlmApiService("A", stream=True).get_response_from_llm(HI))
+    assert "".join(chunk["token"] for chunk in chunks) == "from B" and hosts.asked()["C"] == 0
+    assert not any("reasoning" in chunk for chunk in chunks)
 
 
 def test_an_error_behind_tokens_of_the_same_block_comes_too_late(hosts: FailoverLab) -> None:

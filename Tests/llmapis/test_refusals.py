@@ -483,7 +483,7 @@ def test_thinking_that_a_model_does_not_know(
         ({"error": {"message": "Provider returned error", "metadata": {}}}, "Provider returned error$"),
         (
             "'response_format' of type json_schema is not supported",
-            r"It is structuredOutput in ApiTypes/OpenAI.json, for 'structuredOutputFile' or 'answerChoices' of",
+            r"It is structuredOutput in ApiTypes/OpenAI.json, with the value of 'structuredOutputFile' or",
         ),
     ],
 )

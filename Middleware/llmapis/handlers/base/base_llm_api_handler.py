@@ -522,15 +522,10 @@ class BaseLlmApiHandler(ABC):
             text = f"{self._endpoint_label()}: the model was only loaded: the prompt was empty."
             raise BackendResponseError(text, endpoint=name)
         outcome.empty = "reasoning" if self.reasoned or outcome.reasoning else "nothing"
-        if outcome.empty == "nothing":
-            logger.info("Endpoint '%s': an empty answer.", name)
-            return
-        logger.info(
-            "Endpoint '%s': all %stokens were reasoning; raise 'maxResponseSizeInTokens' of the node, or switch "
-            "thinking off ('thinkingMode').",
-            name,
-            f"{count} " if (count := (outcome.usage or {}).get("completion_tokens")) else "",
-        )
+        spent = f"all {(outcome.usage or {}).get('completion_tokens') or 'its'} tokens were reasoning"
+        advice = "raise 'maxResponseSizeInTokens' of the node, or switch thinking off ('thinkingMode')"
+        text = f"{spent}; {advice}" if outcome.empty == "reasoning" else "an empty answer"
+        logger.info("Endpoint '%s': %s.", name, text)
 
     def abort(self) -> None:
         """End a stream that another thread is reading."""

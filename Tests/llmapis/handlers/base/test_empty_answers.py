@@ -119,7 +119,7 @@ THOUGHTS = (
         (CHAT, message("length", content="", reasoning_content="hm"), False, "reasoning", f"all 40 {THOUGHTS}"),
         (CHAT, message("stop", content=None, reasoning="hm"), False, "reasoning", f"all 40 {THOUGHTS}"),
         (CHAT, deltas({"reasoning_content": "hm"}, reason="length"), True, "reasoning", f"all 40 {THOUGHTS}"),
-        (CLAUDE, claude(content=[{"type": "thinking", "thinking": "hm"}]), False, "reasoning", f"all {THOUGHTS}"),
+        (CLAUDE, claude(content=[{"type": "thinking", "thinking": "hm"}]), False, "reasoning", f"all its {THOUGHTS}"),
         (CHAT, message(content=""), False, "nothing", "an empty answer."),
         (CHAT, message(content=None), False, "nothing", "an empty answer."),
         (CHAT, deltas({"role": "assistant", "content": ""}), True, "nothing", "an empty answer."),
