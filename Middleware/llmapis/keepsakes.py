@@ -22,6 +22,8 @@ from Middleware.models.messages import Keepsake, Message, ToolCall
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, current_request
 from Middleware.utilities.answers.tool_calls import CALL_FORM, calls_among, read_fragment
+from Middleware.utilities.config.keys.api_type import API_TYPE
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.users import get_current_username
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, FernetCipher, derive_encryption_key, hash_api_key
 from Middleware.utilities.http.wire import parse_target
@@ -67,8 +69,9 @@ KEPT_SECONDS = 12 * 3600.0
 
 def origin_of(settings: BackendSettings) -> str:
     """Return 8 hexadecimal digits for what answers behind an endpoint: the kind of API, the server and the model."""
-    target, model = parse_target(settings.base_url), settings.model or settings.endpoint.get("modelNameToSendToAPI")
-    named = json.dumps([settings.api_type.get("type"), *target.origin, model or ""])
+    target = parse_target(settings.base_url)
+    model = settings.model or ENDPOINT.value(settings.endpoint, "modelNameToSendToAPI")
+    named = json.dumps([API_TYPE.value(settings.api_type, "type"), *target.origin, model or ""])
     return hashlib.sha256(named.encode()).hexdigest()[:8]
 
 
@@ -206,13 +209,15 @@ def _merged(lists: Iterable[list[object]]) -> list[object]:
 
 # -- the store ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class _Answer:
+class KeptAnswer:
     """An answer with calls.
 
     Attributes:
         ids: those of its calls.
+        shape: the hash of the names and arguments of its calls.
         question: the hash of the user's message that it belongs to.
-        kept: its keepsakes as JSON, encrypted for users with encryption.
+        kept: its keepsakes as JSON, encrypted for users with encryption; empty if it has none.
+        is_secret: it must not leave the process, as there is no key to encrypt it with.
         until: when it is forgotten, in monotonic seconds.
     """
 
@@ -221,6 +226,7 @@ class _Answer:
     shape: str
     question: str
     kept: bytes = b""
+    is_secret: bool = False
     until: float = 0.0
 
     @property
@@ -238,13 +244,13 @@ class KeepsakeStore:
         self._clock = clock
         self._lock = threading.Lock()
         self._numbers = itertools.count()
-        self._answers: OwnedCache[int, _Answer] = OwnedCache(
+        self._answers: OwnedCache[int, KeptAnswer] = OwnedCache(
             MAX_ANSWERS, MAX_BYTES, lambda answer: answer.weight, lambda answer: answer.owner
         )
         # The numbers of answers, oldest first, by owner and shape.
         self._by_shape: dict[tuple[Owner, str], list[int]] = {}
 
-    def put(self, answer: _Answer) -> None:
+    def put(self, answer: KeptAnswer) -> None:
         """Keep an answer; one that is too large is not kept."""
         if len(answer.kept) > MAX_ANSWER_BYTES:
             return
@@ -255,32 +261,39 @@ class KeepsakeStore:
             for dropped in self._answers.put(number, answer):
                 self._forget(dropped)
 
-    def _forget(self, answer: _Answer) -> None:
+    def _forget(self, answer: KeptAnswer) -> None:
         key = answer.owner, answer.shape
         left = [number for number in self._by_shape[key] if self._answers.get(number) is not None]
         self._by_shape[key] = left
         if not left:
             del self._by_shape[key]
 
-    def find(self, wanted: _Answer) -> list[_Answer]:
+    def find(self, wanted: KeptAnswer, is_running: bool) -> list[KeptAnswer]:
         """Return the answers of the owner that had these calls, newest first, all of one conversation.
 
-        ``wanted`` has no keepsakes. A client may have given the calls other ids; then the question must be the same, as
-        it must be if several answers had these ids.
+        Args:
+            wanted: one without keepsakes. A client may have given the calls other ids; then the question must be the
+                same, as it must be if several answers had these ids.
+            is_running: it belongs to the running exchange.
         """
         with self._lock:
             numbers = self._by_shape.get((wanted.owner, wanted.shape), ())
             known = [(number, self._answers.get(number)) for number in reversed(numbers)]
             found = [(number, one) for number, one in known if one is not None and one.until > self._clock()]
-            same = [(number, one) for number, one in found if set(one.ids) == set(wanted.ids)] or found
-            if len(same) > 1 or (same and set(same[0][1].ids) != set(wanted.ids)):
-                same = [(number, one) for number, one in same if one.question == wanted.question]
-            for number, _ in same[:1]:
-                self._answers.use(number)
-            return [one for _, one in same]
+            same = agreeing([one for _, one in found], wanted)
+            for number, one in found:
+                if same and one is same[0]:
+                    self._answers.use(number)
+            return same
 
 
-def _wanted(request: RequestContext | None, calls: Sequence[ToolCall], question: str) -> _Answer:
+def agreeing(found: Sequence[KeptAnswer], wanted: KeptAnswer) -> list[KeptAnswer]:
+    """Return those of answers with the same calls that belong to the wanted conversation."""
+    same = [one for one in found if set(one.ids) == set(wanted.ids)]
+    return same if len(same) == 1 else [one for one in same or found if one.question == wanted.question]
+
+
+def _wanted(request: RequestContext | None, calls: Sequence[ToolCall], question: str) -> KeptAnswer:
     """Return an answer without keepsakes, to find the one that is kept."""
     ids, shapes = [], []
     for call in calls:
@@ -291,7 +304,7 @@ def _wanted(request: RequestContext | None, calls: Sequence[ToolCall], question:
     key = request.api_key if request is not None else None
     owner = get_current_username(), hash_api_key(key) if key else ""
     shape = json.dumps(sorted(shapes, key=repr), sort_keys=True, default=str)
-    return _Answer(owner, tuple(ids), _hash(shape), _hash(question))
+    return KeptAnswer(owner, tuple(ids), _hash(shape), _hash(question))
 
 
 def _value_of(arguments: object) -> object:
@@ -320,13 +333,13 @@ def remember(origin: str, kept: list[Keepsake], calls: Sequence[ToolCall]) -> No
     _note_members(origin, kept)
     if not calls or request is None:
         return
-    answer = _wanted(request, calls, request.question)
+    answer, cipher = _wanted(request, calls, request.question), _cipher(request)
     try:
-        data = _cipher(request).encrypt(to_stored_json(kept))
+        data = cipher.encrypt(to_stored_json(kept)) if kept else b""
     # As deeply nested as JSON can be read, but not written.
     except RecursionError:
         return
-    process().one(KeepsakeStore).put(replace(answer, kept=data))
+    process().one(KeepsakeStore).put(replace(answer, kept=data, is_secret=request.redact and not cipher.active))
 
 
 def _sent_members() -> BoundedCache[str, dict[str, bool]]:
@@ -363,19 +376,22 @@ def recalled(request: RequestContext, messages: list[Message]) -> list[Message]:
         if is_question(messages, index):
             question = message_text(message)
         elif message["role"] == "assistant" and (calls := calls_among(message.get("tool_calls"))):
-            out[index] = _recalled(request, message, calls, question)
+            found = process().one(KeepsakeStore).find(_wanted(request, calls, question), index >= newest)
+            out[index] = _recalled(request, message, calls, found)
     return out
 
 
-def _recalled(request: RequestContext, message: Message, calls: list[ToolCall], question: str) -> Message:
+def _recalled(
+    request: RequestContext, message: Message, calls: list[ToolCall], answers: Sequence[KeptAnswer]
+) -> Message:
     found = KeptMembers()
     for index, call in enumerate(calls):
         found.read_call(call, index)
     brought = [*message.get("extra", ()), *found.finish(None)]
-    wanted = _wanted(request, calls, question)
     known: list[Keepsake] = []
-    for answer in process().one(KeepsakeStore).find(wanted):
-        kept = _read(request, answer, wanted.ids)
+    ids = [read_fragment(call)[0] for call in calls]
+    for answer in answers:
+        kept = _read(request, answer, ids)
         # Of several answers of one origin, the newest.
         if not {one["origin"] for one in kept} & {one["origin"] for one in known}:
             known += kept
@@ -388,8 +404,10 @@ def _recalled(request: RequestContext, message: Message, calls: list[ToolCall], 
     return message
 
 
-def _read(request: RequestContext, answer: _Answer, ids: Sequence[str]) -> list[Keepsake]:
+def _read(request: RequestContext, answer: KeptAnswer, ids: Sequence[str]) -> list[Keepsake]:
     """Return the keepsakes of an answer, each at the place of its call among those with ``ids``."""
+    if not answer.kept:
+        return []
     try:
         kept = cast("list[Keepsake]", from_stored_json(_cipher(request).decrypt(answer.kept)))
     except DataKeyError:

@@ -525,13 +525,13 @@ def test_nobody_elses(lab: ApiLab) -> None:
 
 def test_encrypting_users_keep_tokens(lab: ApiLab) -> None:
     lab.user(encryptUsingApiKey=True)
-    scripted(lab, openai({"reasoning_content": "Hm, secret", "tool_calls": [call()]}), done)
+    scripted(lab, openai({"reasoning_content": "Hm, sphinx", "tool_calls": [call()]}), done)
     client = Client(lab, "chat", brings=False, key="sk-one")
     client.asks()
-    assert "secret" not in repr(process().one(KeepsakeStore)._answers.items())
+    assert "sphinx" not in repr(process().one(KeepsakeStore)._answers.items())
     client.answers_calls()
-    assert members(assistants(payloads(lab)[-1])[0]) == {"reasoning_content": "Hm, secret"}
-    assert not [path for path in lab.root.rglob("*") if path.is_file() and b"Hm, secret" in path.read_bytes()]
+    assert members(assistants(payloads(lab)[-1])[0]) == {"reasoning_content": "Hm, sphinx"}
+    assert not [path for path in lab.root.rglob("*") if path.is_file() and b"Hm, sphinx" in path.read_bytes()]
 
 
 LEVELS = [

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from Middleware.addons.postgres.gate import SharedGate
+from Middleware.addons.postgres.kept_answers import SharedKeepsakes
 from Middleware.addons.postgres.listener import CANCEL, CANCEL_FOR, GATE
 from Middleware.addons.postgres.session import lock_key
 from Middleware.addons.postgres.workflow_locks import SharedLockingService
 from Middleware.common.instance_global_variables import Gate
 from Middleware.exceptions import StateUnavailableError
 from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import CallCounter
+from Middleware.llmapis.keepsakes import KeepsakeStore
 from Middleware.models.process import process
 from Middleware.services.cancellation_service import CancellationService, get_cancellation_service
 from Middleware.services.idempotency_service import IdempotencyService
@@ -82,6 +84,10 @@ def install(
         database.on_return(gate.renew)
         listener.on(GATE, gate.notified)
         listener.on_beat(gate.beat)
+    keepsakes = SharedKeepsakes(database)
+    store: KeepsakeStore = keepsakes
+    process().put(KeepsakeStore, store)
+    listener.on_beat(keepsakes.tidy)
     locks: LockingService = SharedLockingService(database)
     process().put(LockingService, locks)
 

@@ -23,7 +23,7 @@ TABLES = {
     "workflow_locks",
     "sessions",
 }
-UNLOGGED = {"workers", "gate", "idempotency", "cancellations"}
+UNLOGGED = {"workers", "gate", "idempotency", "cancellations", "keepsakes"}
 
 pytestmark = pytest.mark.slow
 

@@ -313,14 +313,14 @@ def test_only_what_is_asked_for_is_exported(full: StateLab, tmp_path: Path) -> N
 
 
 def test_the_schema_is_made_once(lab: StateLab) -> None:
-    assert lab.run("upgrade")[:2] == (0, ["The schema is up to date; applied: 0001_start."])
+    assert lab.run("upgrade")[:2] == (0, ["The schema is up to date; applied: 0001_start, 0002_keepsakes."])
     assert lab.run("upgrade")[:2] == (0, ["The schema is up to date; applied: nothing."])
 
 
 def test_status(full: StateLab, database_url: str) -> None:
     full.run("import")
     status, out, err = full.run("status")
-    assert (status, err) == (0, []) and out[0].startswith("PostgreSQL ") and ", schema 1, " in out[0]
+    assert (status, err) == (0, []) and out[0].startswith("PostgreSQL ") and ", schema 2, " in out[0]
     assert out[1:] == ["0 workers", "4 discussions, 12 documents, 6 searchable memories."]
     with contextlib.ExitStack() as stack:
         workers = [Worker(database_url, stack) for _ in range(3)]
