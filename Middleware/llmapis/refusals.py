@@ -61,7 +61,7 @@ def _words(*patterns: str) -> re.Pattern[str]:
 
 _REFUSES = _words(
     r"unsupported|unknown|unrecogni[sz]ed|unexpected|not (?:supported|allowed|permitted)|deprecated",
-    r"(?:does|do)(?: not|n't) support",
+    r"(?:does|do)(?: not|n't) support|invalid [\w.]+: only",
 )
 # How far a name may be from these words, and what ends a statement: what follows is what the server would accept.
 _BEFORE, _AFTER = 80, 120
@@ -73,25 +73,24 @@ _NAMES = _words(
     r"""["'`](\w[\w.\[\]-]*)["'`]""",
     r"""(?:\b(?:parameter|field|property|argument|option)s? |[:,\[({]\s*|\band )(\w[\w.\[\]]*)""",
     r"""(?<![\w.])(\w+_\w+(?![\w.\[]*\w)|\w+[\[.]\d[\w.\[\]]*)""",
-    r"""(?<![\w.])(\w+)(?= (?:is|are) (?:not|un|deprecated))""",
+    r"""(?<![\w.])(\w+)(?= (?:(?:is|are) )?(?:not (?:su|al|pe)|un(?:su|kn|re|ex)|depr))""",
     r"""(?:support|un\w+) (?:the )?(?!param|field|prop|arg|opt)(\w+)(?![\w.\[]*\w)""",
 )
 _EXTRA = _words(r"extra[_ ](?:forbidden|(?:inputs|fields) (?:are )?not permitted)")
 _EXTRA_NAMES = _words(r"([\w.\[\]]+): extra (?:inputs|fields)")
 _VALUE = _words(r"\b(?:only|must|should|invalid|range|between|at most|less than|greater than)\b")
 _BOTH = _words(r"\b(?:both|together|either|only one|one of|same time|simultaneously)\b")
+_TOOLS = r"\b(?:tools?(?!\w|\[|\.\w| choice)|tool[ _-](?:use|calls?|calling)|function[ _-]?call(?:s|ing)?)\b"
 _NO_TOOLS = _words(
-    r"(?:not|n't) support(?:ed)?\b[^.\n]{0,30}\b(?:tools?(?![\w\[.])|tool[ _-](?:use|call)|function[ _-]?call)",
-    r"\b(?:tools?|tool[ _-](?:use|calls?|calling)|function[ _-]?call(?:s|ing)?)\b[\"'`]?(?![\w\[.])[^.\n]{0,30}"
-    r"(?:(?:not|n't) (?:\w+ )?support|unsupported)",
-    r"unsupported[^.\n]{0,20}\btools\b(?![\w\[.])",
+    rf"(?:(?:not|n't) support(?:ed)?|unsupported)\b[^.\n]{{0,30}}{_TOOLS}",
+    rf"{_TOOLS}[\"'`]?(?!\[|\.\w)[^.\n]{{0,30}}(?:(?:not|n't) (?:\w+ )?support|unsupported)",
 )
 _NO_THINKING = _words(
     r"does(?: not|n't) support (?:thinking|reasoning)\b", r"\b(?:think|thinking|reasoning)\b[^.\n]{0,20} not supported"
 )
 _NO_PREFILL = _words(
-    r"assistant (?:message |response )?prefill|must end with a user|expected last role user",
-    r"last message.{0,40}assistant",
+    r"\bprefill|must end with a user|assistant messages? at the end",
+    r"\b(?:last|final) (?:message|role|turn)\b[^.\n]{0,40}\b(?:user|assistant)",
 )
 _CALL_ID = r"(?:tool[ _](?:call|use)[\w\[\]. ]{0,20}\bids?\b|tool_(?:call|use)_id)"
 _ID_FORM = r"(?:length|too long|pattern|characters)"
@@ -135,7 +134,7 @@ class Refusal:
             named = [name for name in _EITHER if re.search(rf"\b{name}\b", statement)]
             self.both = self.both or (len(named) == len(_EITHER) and _BOTH.search(statement) is not None)
             self.values += named if _VALUE.search(statement) else []
-        self.names = list(dict.fromkeys(name.rstrip(".") for name in names))
+        self.names = list(dict.fromkeys(name.rstrip(".]") for name in names))
         # Some servers write the names of their own language, such as ``presencePenalty``.
         known = (name if name in payload else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in self.names)
         self.fields = list(dict.fromkeys(name for name in known if name in payload))

@@ -134,6 +134,11 @@ SENTENCES: list[tuple[str, Any, int]] = [
     ("temperature", "temperature is not supported with this model", 400),
     ("temperature", "This model does not support temperature.", 400),
     ("stop", "stop is deprecated", 400),
+    ("top_k", "Malformed input request: #: extraneous key [top_k] is not permitted", 400),
+    ("top_k", "Unsupported parameter(s): top_k", 400),
+    ("presence_penalty", "invalid presence_penalty: only 0 is allowed for this model", 400),
+    ("top_k", "[{'type': 'extra_forbidden', 'loc': ('body', 'top_k'), 'msg': 'Extra inputs are not permitted'}]", 400),
+    ("top_k", "Unknown name \"topK\" at 'generation_config': Cannot find field", 400),
     ("top_k", "Unknown key top_k", 400),
     ("reasoning_effort", "Thinking level is not supported for this model.", 400),
     ("reasoning_effort", "reasoning is not supported", 400),
@@ -320,7 +325,14 @@ def test_words_of_the_user_are_not_remembered(lab: Lab, backend: StubBackend) ->
     assert backend.requests[2].json == backend.requests[0].json
 
 
-NO_TOOLS = ('"m" does not support tools', "Tools are not supported by this model", "`tools` is not supported")
+NO_TOOLS = (
+    '"m" does not support tools',
+    "Tools are not supported by this model",
+    "`tools` is not supported",
+    "This endpoint doesn't support tools.",
+    "Tool calling is not supported for model m",
+    "Unsupported: tools",
+)
 
 
 @table(
@@ -334,6 +346,7 @@ NO_TOOLS = ('"m" does not support tools', "Tools are not supported by this model
         (NO_TOOLS[0], 400, {}, EXCHANGE, False),
         ("tools[0].function.name is not supported", 400, {}, HI, False),
         ("Unsupported: tools.0.type", 400, {}, HI, False),
+        ("tool choice is not supported, nor are tools[0].strict", 400, {}, HI, False),
         (
             {"error": {"message": "Invalid schema for function 'clock'", "param": "tools[0].function"}},
             400,
@@ -388,6 +401,9 @@ def test_tools_that_a_model_does_not_know(
             "Expected last role User or Tool (or Assistant with prefix True) for serving but got assistant",
         ),
         ("OpenAI", 400, "Assistant response prefill is incompatible with enable_thinking."),
+        ("Claude", 400, "Prefilling assistant messages is not supported for this model."),
+        ("OpenAI", 400, "Cannot set add_generation_prompt to True when the last message is from the assistant."),
+        ("OpenAI", 400, "The final message must be from the user"),
         ("OllamaApiChat", 403, "the conversation must end with a user turn"),
     ],
 )
