@@ -13,7 +13,7 @@ from typing import cast
 from Middleware.api.requests.offered_tools import custom_input
 from Middleware.api.requests.responses_tools import Choice, ResponsesTools
 from Middleware.models.messages import ToolCall
-from Middleware.utilities.answers.tool_calls import read_fragment
+from Middleware.utilities.answers.tool_calls import read_fragment, whole_call
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class ChatTools(ResponsesTools):
         super().__init__(tools if isinstance(tools, list) else None)
 
     def _add(self, tool: object, path: str, namespace: str, hosted: list[str]) -> list[str]:
-        kind = tool.get("type") or "function" if isinstance(tool, Mapping) else None
+        kind = str(tool.get("type") or "function").lower() if isinstance(tool, Mapping) else None
         if (
             not isinstance(tool, Mapping)
             or isinstance(tool.get("function"), Mapping)
@@ -79,11 +79,10 @@ class ChatTools(ResponsesTools):
         return self.functions, {"type": "function", "function": {"name": name}} if name else None
 
     def client_calls(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
-        """Return whole calls as the client knows them: those of custom tools have a text as input."""
+        """Return whole calls as the client knows them: with a text as arguments, or as the input of a custom tool."""
         if self.legacy:
             self.warn_of(len(calls) - 1)
-            return list(calls[:1])
-        return [self._client_call(call) for call in calls]
+        return [self._client_call(call) for call in (calls[:1] if self.legacy else calls)]
 
     @staticmethod
     def warn_of(count: int) -> None:
@@ -95,7 +94,8 @@ class ChatTools(ResponsesTools):
         _, name, arguments = read_fragment(call)
         tool = self.called(name)
         if tool.kind != "custom":
-            return call
+            # Scripts give objects, or nothing.
+            return call if isinstance(arguments, str) and arguments.strip() else whole_call(call)
         custom = {"name": tool.name, "input": custom_input(arguments)}
         return cast(ToolCall, {"id": call.get("id"), "type": "custom", "custom": custom})
 

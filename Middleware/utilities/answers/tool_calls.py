@@ -157,11 +157,16 @@ class ToolCallNumbers:
         return number if is_late or is_same else new
 
     def numbered(self, fragments: Iterable[ToolCall]) -> list[ToolCall]:
-        """Return the fragments; those whose ``index`` is not the number of their call as copies with that."""
+        """Return the fragments; those whose ``index`` is not the number of their call as copies with that.
+
+        Arguments that scripts give as an object become text, as clients expect them.
+        """
         return [self._with_index(fragment) if isinstance(fragment, Mapping) else fragment for fragment in fragments]
 
     def _with_index(self, fragment: ToolCall) -> ToolCall:
-        number = self.number(fragment)
+        number, function = self.number(fragment), fragment.get("function")
+        if isinstance(function, Mapping) and not isinstance(function.get("arguments"), str | None):
+            fragment = {**fragment, "function": {**function, "arguments": arguments_text(function["arguments"])}}
         same = type(fragment.get("index")) is int and fragment.get("index") == number
         return fragment if same else {**fragment, "index": number}
 

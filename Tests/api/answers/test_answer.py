@@ -241,6 +241,43 @@ def test_tool_calls_with_finish_reason_have_no_second_final_chunk(request_: Requ
     assert "".join(read(stream(request_, Run(text("a"), calls, END)))) == "a@1!tool_calls."
 
 
+@pytest.mark.parametrize(
+    ("calls", "reason", "told"),
+    [
+        (True, "stop", "tool_calls"),
+        (True, "length", "length"),
+        (True, "content_filter", "content_filter"),
+        (False, "tool_calls", "stop"),
+        (False, "length", "length"),
+    ],
+)
+def test_a_reason_agrees_with_the_calls(calls: bool, reason: str, told: str) -> None:
+    """Nodes make calls, and take them out of answers."""
+    made = {"token": "", "finish_reason": None, "tool_calls": [{"index": 0}] if calls else []}
+    for last in ([{**FINAL, "finish_reason": reason}], []):
+        fresh = RequestContext()
+        with request_scope(fresh):
+            running_requests().begin(fresh, None)
+            steps = [text("a"), made, *last] if last else [text("a"), {**made, "finish_reason": reason}]
+            got = "".join(read(stream(fresh, Run(*steps, END))))
+        assert got.replace("~", "") == f"a{'@1' * calls}!{told}."
+
+
+def test_parts_of_calls_of_a_cancelled_answer_are_no_calls(request_: RequestContext) -> None:
+    calls = {"token": "", "finish_reason": None, "tool_calls": [{"index": 0}]}
+    run = Run(calls, partial(request_.cancel_scope.cancel, "by its id"), FINAL, END)
+    assert "".join(read(stream(request_, run))) == "@1!stop."
+
+
+def test_arguments_that_are_an_object_become_text(request_: RequestContext) -> None:
+    """As scripts may give them."""
+    calls = [{"index": 0, "id": "c", "function": {"name": "f", "arguments": {"a": "ü"}}}]
+    data = b"".join(
+        written(stream(request_, Run({"token": "", "finish_reason": "tool_calls", "tool_calls": calls}, END)))
+    )
+    assert '"arguments":"{\\"a\\": \\"ü\\"}"' in data.decode()
+
+
 def test_only_one_final_chunk(request_: RequestContext) -> None:
     late_usage = {**SILENCE, "usage": {"total_tokens": 1}}
     assert "".join(read(stream(request_, Run(text("a"), FINAL, late_usage, FINAL, END)))) == "a!stop."
