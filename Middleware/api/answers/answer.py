@@ -239,9 +239,9 @@ class StreamingAnswer:
         opening, due = self._renderer.beginning(), 0.0
         _, first, again = self._renderer.pauses
         while not self._ready and not is_cut_off(self._request):
-            if (now := time.monotonic()) >= due:
+            if time.monotonic() >= due:
                 yield opening or self._renderer.heartbeat()
-                due = now + (first if opening else again)
+                due = time.monotonic() + (first if opening else again)
                 opening = b""
             self._wake.acquire(timeout=LOOK_SECONDS)
         if opening:
