@@ -6,7 +6,7 @@ import logging
 import sqlite3
 from collections.abc import Sequence
 
-from Middleware.exceptions import BackendError, BackendResponseError, BackendStatusError, WilmerError
+from Middleware.exceptions import BackendError, BackendLoopError, BackendResponseError, BackendStatusError, WilmerError
 from Middleware.exceptions.early_termination_exception import EarlyTerminationException
 from Middleware.llmapis.backend_errors import log_text
 from Middleware.llmapis.embedding_api import EmbeddingApiService
@@ -89,7 +89,7 @@ class _Batch:
             return self._halves(rows, error)
 
     def _halves(self, rows: list[MemoryRow], error: BackendError) -> int:
-        if error.status in PASSING_STATUSES:
+        if error.status in PASSING_STATUSES or isinstance(error, BackendLoopError):
             raise error
         # An error names no row, so halves are tried until one row is left.
         if len(rows) > 1:

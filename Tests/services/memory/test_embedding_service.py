@@ -141,9 +141,10 @@ def test_older_rows_alone(backend: StubBackend, memories: VectorMemories) -> Non
     assert inputs(backend) == [[1, 2, 3], [1], [2, 3], [2], [3]]
 
 
-@pytest.mark.parametrize("status", [401, 404, 429, 503])
+@pytest.mark.parametrize("status", [401, 404, 429, 503, 508])
 def test_a_server_that_has_enough_blames_no_row(backend: StubBackend, memories: VectorMemories, status: int) -> None:
-    backend.responder = lambda request: status_reply(status) if "a" in request.json["input"] else answer(request)
+    said = "this WilmerAI is already answering this request" if status == 508 else "no"
+    backend.responder = lambda request: status_reply(status, said) if "a" in request.json["input"] else answer(request)
     assert embedding_service.embed_new_rows(memories, [6], "Embed", 3) == 0 and list(stored(memories)) == [6]
     backend.responder = answer
     assert embedding_service.embed_new_rows(memories, [], "Embed", 3) == 3
