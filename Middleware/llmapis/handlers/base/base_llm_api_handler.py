@@ -261,8 +261,10 @@ class BaseLlmApiHandler(ABC):
             try:
                 body = decode_json(data)
             except (ValueError, RecursionError):
-                self.unreadable("an event that is not JSON")
-                continue
+                if name != "error":
+                    self.unreadable("an event that is not JSON")
+                    continue
+                body = data
             self.read_body(body, name, chunks)
             if self.failure is not None:
                 break
@@ -271,8 +273,12 @@ class BaseLlmApiHandler(ABC):
     def read_body(self, body: object, name: str | None, chunks: list[Chunk]) -> None:
         """Add the chunk of a decoded event to ``chunks``; see ``read_events``."""
         if not isinstance(body, dict):
-            self.unreadable("an event that is not an object")
-            return
+            # Google's servers send an error as a list of one; in an event of this name, text is one.
+            body = body[0] if isinstance(body, list) and len(body) == 1 else body
+            body = {"error": body} if name == "error" and not isinstance(body, dict) else body
+            if not isinstance(body, dict):
+                self.unreadable("an event that is not an object")
+                return
         self.understood = True
         chunk = failure = None
         try:

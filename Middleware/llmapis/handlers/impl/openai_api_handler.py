@@ -67,9 +67,11 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
             try:
                 body = decode_json(event[1])
             except (ValueError, RecursionError):
-                # The event is [DONE], or a part to skip.
-                chunks += super().read_events(events[position : position + 1])
-                continue
+                if event[0] != "error":
+                    # The event is [DONE], or a part to skip.
+                    chunks += super().read_events(events[position : position + 1])
+                    continue
+                body = event[1]
             try:
                 choice = body["choices"][0]
                 delta = choice["delta"]
