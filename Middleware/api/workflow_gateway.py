@@ -15,7 +15,6 @@ from Middleware.models.messages import Message, without_extra
 from Middleware.models.request_context import RequestContext, SentRequest
 from Middleware.services.prompt_categorization_service import PromptCategorizationService
 from Middleware.utilities import config_utils
-from Middleware.utilities.answers.tool_calls import with_unique_ids
 from Middleware.utilities.discussions.discussion_folder import holds_data_of_a_key
 from Middleware.utilities.discussions.discussion_id import (
     OPEN_TAG,
@@ -62,7 +61,7 @@ def start_user_prompt(
 ) -> Iterator[object]:
     """Choose the workflow and start it. In both modes, the iterator yields the answer, then runs the later nodes."""
     request.report("request_read", request, SentRequest(without_extra(messages), tools, tool_choice))
-    messages = with_unique_ids(recalled(request, _without_liveness_calls(messages)))
+    messages = recalled(request, _without_liveness_calls(messages))
     request.task = background_task(messages, stream)
     background = _background_workflow(request)
     messages, tagged = prepared_messages(messages)

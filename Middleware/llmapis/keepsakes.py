@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ from Middleware.exceptions import DataKeyError
 from Middleware.models.messages import Keepsake, Message, ToolCall
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, current_request
-from Middleware.utilities.answers.tool_calls import CALL_FORM, calls_among, read_fragment
+from Middleware.utilities.answers.tool_calls import CALL_FORM, calls_among, read_fragment, with_unique_ids
 from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.users import get_current_username
@@ -48,9 +49,10 @@ SIGNATURE = "thought_signature"
 _NO_SIGNATURE = {"google": {SIGNATURE: "skip_thought_signature_validator"}}
 # Members of a call's function, next to its name and arguments.
 IN_FUNCTION = "function."
-_WORDS = ("reason", "think", "thought", "signature", "opaque", "encrypted")
+_KEPT = re.compile("reason|think|thought|signature|opaque|encrypted", re.IGNORECASE)
 # Of those, what is not a thought in plain text.
 _NO_TEXT = ("signature", "opaque", "encrypted")
+_PLAIN = frozenset({"role", "content", "tool_calls", "refusal", "annotations", "audio", "function_call"})
 _REASONS = frozenset({"finish_reason", "stop_reason"})
 # Of an element of a list that arrives in pieces, the members that go on.
 _GROWING = frozenset({"text", "summary", "data"})
@@ -77,8 +79,7 @@ def origin_of(settings: BackendSettings) -> str:
 
 def is_kept(member: str) -> bool:
     """Return whether a member of a message is a keepsake. Other unknown ones are not: servers refuse some they send."""
-    name = member.lower()
-    return member == "extra_content" or (name not in _REASONS and any(word in name for word in _WORDS))
+    return member == "extra_content" or (member.lower() not in _REASONS and _KEPT.search(member) is not None)
 
 
 def signed(signature: object, origin: str) -> str:
@@ -156,7 +157,8 @@ class KeptMembers:
     def read(self, fields: Mapping[str, object]) -> None:
         """Add the members of a message or a delta that are keepsakes."""
         for name, value in fields.items():
-            if is_kept(name):
+            # Most members of most messages are none, and so cost no call.
+            if name not in _PLAIN and is_kept(name):
                 self.add(name, value)
 
     def read_call(self, call: ToolCall, at: int) -> None:
@@ -333,7 +335,9 @@ def remember(origin: str, kept: list[Keepsake], calls: Sequence[ToolCall]) -> No
     _note_members(origin, kept)
     if not calls or request is None:
         return
-    answer, cipher = _wanted(request, calls, request.question), _cipher(request)
+    newest = exchange_start(request.asked)
+    question = message_text(request.asked[newest - 1]) if newest else ""
+    answer, cipher = _wanted(request, calls, question), _cipher(request)
     try:
         data = cipher.encrypt(to_stored_json(kept)) if kept else b""
     # As deeply nested as JSON can be read, but not written.
@@ -364,21 +368,21 @@ def is_question(messages: Sequence[Mapping[str, object]], index: int) -> bool:
 def recalled(request: RequestContext, messages: list[Message]) -> list[Message]:
     """Return a client's messages, those of the assistant that call tools with what the store has kept of them.
 
-    Members of calls that only some servers know become keepsakes. Notes the user's newest message in the request.
+    Members of calls that only some servers know become keepsakes, and no two calls have one id. Notes in the request
+    what its answers belong to.
     """
-    newest = exchange_start(messages)
-    request.question = message_text(messages[newest - 1]) if newest else ""
+    request.asked = messages
     # Most conversations have no calls, and thousands of messages.
     if not [message for message in messages if "tool_calls" in message]:
         return messages
-    out, question = list(messages), ""
+    out, question, newest = list(messages), "", exchange_start(messages)
     for index, message in enumerate(messages):
         if is_question(messages, index):
             question = message_text(message)
         elif message["role"] == "assistant" and (calls := calls_among(message.get("tool_calls"))):
             found = process().one(KeepsakeStore).find(_wanted(request, calls, question), index >= newest)
             out[index] = _recalled(request, message, calls, found)
-    return out
+    return with_unique_ids(out)
 
 
 def _recalled(

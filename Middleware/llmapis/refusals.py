@@ -366,6 +366,7 @@ class Changes:
     """What is changed in the requests of one call.
 
     Attributes:
+        made: the rows that apply to this call, each with what it found.
         effective: what is changed in the request that was made last.
     """
 
@@ -373,21 +374,21 @@ class Changes:
         self._settings, self._asked = settings, 0
         self._key = (id(settings.endpoint), settings.model)
         known = process().one(_remembered).get(self._key)
-        self._made: list[Change] = list(known[1]) if known is not None else []
+        self.made: list[Change] = list(known[1]) if known is not None else []
         # Those that the server has not confirmed yet, and the payload without any.
         self._new: list[Change] = []
         self._plain: Payload = {}
         self.effective: tuple[str, ...] = ()
         if is_mistral(settings) and not self.has("ids"):
-            self._made.append((ROWS[-1], _FITTING))
+            self.made.append((ROWS[-1], _FITTING))
 
     def has(self, name: str, field: str | None = None) -> bool:
         """Return whether a row applies to this call, for what it calls ``field`` or for anything."""
-        return any(row.name == name and field in (None, found) for row, found in self._made)
+        return any(row.name == name and field in (None, found) for row, found in self.made)
 
     def fields(self, name: str) -> list[str]:
         """Return for what a row applies to this call."""
-        return [found for row, found in self._made if row.name == name]
+        return [found for row, found in self.made if row.name == name]
 
     def has_just(self, name: str) -> bool:
         """Return whether a row applies that the server has not confirmed yet."""
@@ -396,7 +397,7 @@ class Changes:
     def apply(self, payload: Payload) -> Payload:
         """Return the payload to send."""
         self._plain, changed, effective = payload, payload, list[str]()
-        for row, field in self._made:
+        for row, field in self.made:
             before, changed = changed, row.change(changed, field)
             effective += [field] if changed is not before else []
         self.effective = tuple(effective)
@@ -410,11 +411,11 @@ class Changes:
         refusal = Refusal(error.data or error.body, self._plain)
         found = [(row, field) for row in ROWS for field in row.finds(refusal, self._plain, self._settings)]
         self._remember([change for change in self._new if change not in found])
-        self._new = [change for change in found if change not in self._made]
+        self._new = [change for change in found if change not in self.made]
         self._asked += 1
         if self._asked > MOST_CHANGES:
             self._new = []
-        self._made += self._new
+        self.made += self._new
         return bool(self._new)
 
     def answered(self) -> None:

@@ -69,7 +69,7 @@ class RequestContext:
         asked_model: the model that the client has named; "" for none.
         misspelt_model: in words that there is no model of this name, and the nearest one; "" if it is not nearly one.
         body_bytes: the length of its body.
-        question: the user's newest message, as the client has sent it.
+        asked: the conversation as the client has sent it.
         via: the value of the header ``X-Wilmer-Via`` for the back-ends that are called for it; "" before the first.
         traceparent: the header of this name, with which a client says which trace the request belongs to; "" for none.
         trace: that trace, or one of its own; None where none are sent.
@@ -127,7 +127,7 @@ class RequestContext:
     asked_model: str = ""
     misspelt_model: str = ""
     body_bytes: int = 0
-    question: str = field(default="", repr=False)
+    asked: Sequence[Mapping[str, object]] = field(default=(), repr=False)
     via: str = ""
     traceparent: str = ""
     trace: TraceContext | None = None

@@ -59,10 +59,12 @@ class BaseChatCompletionsHandler(BaseLlmApiHandler):
         """Return the messages with the endpoint's texts injected and braces restored. Changed messages are copies."""
         messages: list[BackendMessage]
         if prompt.conversation is not None:
-            given = self.sending().chosen(cast(Sequence[BackendMessage], prompt.conversation))
-            self.outcome.kept = len([message for message in given if "extra" in message])
+            given = cast(Sequence[BackendMessage], prompt.conversation)
+            if self.changes.made or len([message for message in given if "extra" in message]):
+                given = self.sending().chosen(given)
+                self.outcome.kept = len([message for message in given if "extra" in message])
             # Copies of thousands of messages take longer than all that is done to them here.
-            messages = [{**message} for message in given] if self.changes_messages else given
+            messages = [{**message} for message in given] if self.changes_messages else list(given)
         else:
             messages = [
                 {"role": role, "content": text}

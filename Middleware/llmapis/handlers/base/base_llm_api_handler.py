@@ -559,7 +559,7 @@ class BaseLlmApiHandler(ABC):
             yield {"token": "", "finish_reason": None, "tool_calls": calls}
         if self.refusal and not self.ended:
             self._held.append({"token": "", "finish_reason": "content_filter"})
-        if self.understood:
+        if self.understood and (self._fragments or self.kept):
             self._keep(assembled(self._fragments))
         for chunk in self._held:
             if chunk["finish_reason"] is not None:
