@@ -176,7 +176,7 @@ def _check(
     names: Sequence[str] | None, options: argparse.Namespace, logs: str | None, check_test_files: FileCheck
 ) -> tuple[CheckResult, Summary]:
     started = time.monotonic()
-    result = TreeCheck(names, scope=options.scope).run()
+    result = TreeCheck(names, scope=options.scope, port=getattr(options, "port", None)).run()
     found = list(check_data_folders(result.users, logs or config_utils.get_default_logging_directory()))
     found += check_modes(result.paths, result.endpoints)
     found += check_discussion_modes(result.users)

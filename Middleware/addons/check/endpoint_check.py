@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from Middleware.addons.check.findings import Finding, shown_address
 from Middleware.addons.check.lookups import files_in, folder_problem, folders_in, problem_of
-from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.llmapis.addresses import api_path_of, compose
 from Middleware.llmapis.api_keys import resolve_api_key
@@ -75,9 +74,12 @@ def check_key(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
         yield Finding("warning", display, "apiKey", None, message, error.expected)
 
 
-def check_own_port(endpoints: Mapping[str, object]) -> Iterator[Finding]:
-    """Yield the endpoint files whose address is that of a server for the current user. No name is resolved."""
-    port = config_utils.user_int("port") if instance.PORT is None else instance.PORT
+def check_own_port(endpoints: Mapping[str, object], port: int | None) -> Iterator[Finding]:
+    """Yield the endpoint files whose address is that of a server for the current user. No name is resolved.
+
+    ``port``: that of the command line; None for the user's own.
+    """
+    port = config_utils.user_int("port") if port is None else port
     for display, content in endpoints.items():
         url = ENDPOINT.text(content, "endpoint").strip() if isinstance(content, Mapping) else ""
         target = parse_target(url) if is_address(url) else None

@@ -22,6 +22,7 @@ from Middleware.addons.check.user_check import UserCheck, allowed_folders, check
 from Middleware.addons.check.workflow_check import all_located, check_workflow
 from Middleware.cli import served_users
 from Middleware.cli.program import program_name, same_configuration
+from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError, WilmerError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.node import WORKFLOW_FILE
@@ -91,7 +92,8 @@ class LoadCheck(EngineListener):
     def check_start(self) -> None:
         """Log the errors in the files that the served users reach, and in the directories of their data."""
         try:
-            result = TreeCheck(served_users.served_users(), lambda: time.sleep(PAUSE_SECONDS), at_start=True).run()
+            users, pause = served_users.served_users(), lambda: time.sleep(PAUSE_SECONDS)
+            result = TreeCheck(users, pause, at_start=True, port=instance.PORT).run()
             folders = [finding for finding in check_data_folders(result.users) if finding.severity == "error"]
             text, shown = short_form([*folders, *result.findings])
             if text:

@@ -106,6 +106,7 @@ class TreeCheck:
         scope: the files to report about. The others are read all the same: what is wrong in a file depends on them.
         at_start: leave out what need not concern those who start a server: advice, tests of workflows, inputs,
             prompts for a category (a model may have been trained for them), folders of presets.
+        port: the one that the server listens on; None for the port in the file of each user.
     """
 
     def __init__(
@@ -114,8 +115,10 @@ class TreeCheck:
         pause: Callable[[], None] = lambda: None,
         scope: Scope = EVERYTHING,
         at_start: bool = False,
+        port: int | None = None,
     ) -> None:
         self._pause, self._scope, self._at_start = pause, scope, at_start
+        self._port = port
         self._only = None if users is None else list(users)
         self._sources: dict[str, SourceCheck] = {}
         # File -> the users that reach it.
@@ -231,7 +234,7 @@ class TreeCheck:
         self._add(self._locate(check.memory(known)), user)
         self._named(user, lookups, tree)
         self.result.used_endpoints[user] = dict(self._used_endpoints())
-        self._add(self._locate(check_own_port(self.result.used_endpoints[user])), user)
+        self._add(self._locate(check_own_port(self.result.used_endpoints[user], self._port)), user)
 
     def _used_endpoints(self) -> Iterator[tuple[str, Any]]:
         """Yield the endpoints in the current user's folder; the texts of workflows may name any of them."""

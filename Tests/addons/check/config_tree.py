@@ -174,10 +174,10 @@ class TreeLab:
         """Leave nothing to the next row of a table."""
         shutil.rmtree(self.public, ignore_errors=True)
 
-    def result(self, *mistakes: Mistake, users: Iterable[str] | None = None) -> CheckResult:
+    def result(self, *mistakes: Mistake, users: Iterable[str] | None = None, port: int | None = None) -> CheckResult:
         write_tree(self.public, *mistakes)
         config_utils.reset_config_store()
-        return TreeCheck(None if users is None else list(users)).run()
+        return TreeCheck(None if users is None else list(users), port=port).run()
 
-    def check(self, *mistakes: Mistake, users: Iterable[str] | None = None) -> list[Finding]:
-        return self.result(*mistakes, users=users).findings
+    def check(self, *mistakes: Mistake, users: Iterable[str] | None = None, port: int | None = None) -> list[Finding]:
+        return self.result(*mistakes, users=users, port=port).findings

@@ -334,7 +334,7 @@ def test_the_flags_of_a_launch_change_nothing(tmp_path: Path) -> None:
                 "--PublicDirectory",
                 str(tmp_path),
                 "--port",
-                "5001",
+                "5002",
                 "--listen",
                 "--concurrency",
                 "4",
@@ -346,6 +346,13 @@ def test_the_flags_of_a_launch_change_nothing(tmp_path: Path) -> None:
         == 0
     )
     assert instance.PORT is None
+
+
+def test_the_port_of_a_launch_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tree(tmp_path, changed(ENDPOINT, endpoint="http://127.0.0.1:5999"))
+    assert check(["--PublicDirectory", str(tmp_path)]) == 0
+    assert check(["--PublicDirectory", str(tmp_path), "--port", "5999"]) == 1
+    assert "leads back to this WilmerAI, which listens on port 5999" in capsys.readouterr().out
 
 
 def test_nothing_is_written(tmp_path: Path) -> None:

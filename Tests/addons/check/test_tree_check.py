@@ -694,12 +694,11 @@ def test_a_backup_far_away(tree: TreeLab) -> None:
     ],
 )
 def test_an_endpoint_that_is_this_server(
-    tree: TreeLab, monkeypatch: pytest.MonkeyPatch, port: int | None, user: dict[str, Any], address: str, own: bool
+    tree: TreeLab, port: int | None, user: dict[str, Any], address: str, own: bool
 ) -> None:
-    monkeypatch.setattr(instance, "PORT", port)
     found = [
         one
-        for one in tree.check(changed(USER, **user), changed(ENDPOINT, endpoint=address))
+        for one in tree.check(changed(USER, **user), changed(ENDPOINT, endpoint=address), port=port)
         if "leads back to this WilmerAI" in one.message
     ]
     assert len(found) == int(own)
