@@ -130,7 +130,7 @@ def test_failure_after_a_heartbeat(silent: dict[str, Response]) -> None:
     [
         (False, status_reply(400, "no such model")),
         (True, status_reply(400, "no such model")),
-        (True, status_reply(503, "loading")),
+        (True, status_reply(503, "busy")),
         (False, Reply(body=b"<html>")),
     ],
     ids=["whole", "stream", "stream 503", "not JSON"],
