@@ -334,7 +334,7 @@ def test_the_flags_of_a_launch_change_nothing(tmp_path: Path) -> None:
                 "--PublicDirectory",
                 str(tmp_path),
                 "--port",
-                "5002",
+                "5999",
                 "--listen",
                 "--concurrency",
                 "4",
