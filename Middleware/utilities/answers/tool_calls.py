@@ -112,7 +112,8 @@ class ToolCallNumbers:
 
     A known id continues its call, and a new one begins a call, except where a server sends the id late, or another one
     with each fragment. Without an id the ``index`` decides, which may be a string of digits, and without that it is the
-    latest call. A fragment with another name than its call begins a new one if the arguments of that are whole.
+    latest call. If the arguments of that call are whole, a fragment with another name begins a new one, and one with the
+    same name as well if it has arguments of its own, as nothing can follow whole ones.
     """
 
     def __init__(self) -> None:
@@ -125,12 +126,13 @@ class ToolCallNumbers:
         """Return the number of the call, from 0. Fragments must be passed in order."""
         call_id, name, arguments = read_fragment(fragment)
         index = _index(fragment.get("index"))
-        number = self._find(call_id, index, name)
+        text = arguments if isinstance(arguments, str) else "" if arguments is None else "{}"
+        number = self._find(call_id, index, name, bool(text.strip()))
         if number == len(self._calls):
             self._calls.append(_Known())
         call = self._calls[number]
         call.id, call.name = call.id or call_id, call.name or name
-        call.arguments.add(arguments if isinstance(arguments, str) else "" if arguments is None else "{}")
+        call.arguments.add(text)
         if call_id:
             self._by_id[call_id] = number
         if index is not None:
@@ -138,7 +140,7 @@ class ToolCallNumbers:
         self._latest = number
         return number
 
-    def _find(self, call_id: str, index: int | None, name: str) -> int:
+    def _find(self, call_id: str, index: int | None, name: str, has_arguments: bool) -> int:
         if call_id in self._by_id:
             return self._by_id[call_id]
         new = len(self._calls)
@@ -151,7 +153,8 @@ class ToolCallNumbers:
             return latest if is_empty else new
         call = self._calls[number]
         if not call_id:
-            return new if name and name != call.name and call.name and call.arguments.is_whole else number
+            begins = name and call.name and call.arguments.is_whole and (name != call.name or has_arguments)
+            return new if begins else number
         is_late = not call.id and not call.arguments.begun
         is_same = not call.arguments.is_whole and (not name or (name == call.name and call.arguments.begun))
         return number if is_late or is_same else new
@@ -182,11 +185,11 @@ class ToolCallReader:
         self._numbers = ToolCallNumbers()
         # The calls whose first fragment has been passed on, and whether they have had arguments.
         self._begun: dict[int, bool] = {}
-        # First fragments that wait for their id.
+        # First fragments that wait for their id or their name.
         self._held: dict[int, ToolCall] = {}
 
     def read(self, fragments: Iterable[ToolCall]) -> list[ToolCall]:
-        """Return the fragments of one event in that form; one that waits for its id comes later."""
+        """Return the fragments of one event in that form; one that waits for its id or name comes later."""
         found: list[ToolCall] = []
         for fragment in fragments:
             number = self._numbers.number(fragment)
@@ -203,7 +206,7 @@ class ToolCallReader:
         return found
 
     def finish(self) -> list[ToolCall]:
-        """Return what is left at the end of the stream: first fragments without an id, and ``{}`` for no arguments."""
+        """Return what is left at the end of the stream: first fragments that wait, and ``{}`` for no arguments."""
         found = self._released()
         for number, has_arguments in self._begun.items():
             if not has_arguments:
@@ -211,13 +214,13 @@ class ToolCallReader:
                 self._begun[number] = True
         return found
 
-    def _first(self, number: int, fragment: ToolCall, text: str) -> list[ToolCall]:
+    def _first(self, number: int, fragment: ToolCall, text: str, waits: bool = True) -> list[ToolCall]:
         held = self._held.pop(number, None)
         if held:
             fragment = cast(ToolCall, {**held, **{key: value for key, value in fragment.items() if value}})
         call_id, name, _ = read_fragment(fragment)
         name = name or (read_fragment(held)[1] if held else "")
-        if not call_id and not text:
+        if waits and not text and not (call_id and name):
             self._held[number] = fragment
             return []
         self._begun[number] = bool(text.strip())
@@ -234,7 +237,7 @@ class ToolCallReader:
     def _released(self, but: int | None = None) -> list[ToolCall]:
         found: list[ToolCall] = []
         for number in [number for number in self._held if number != but]:
-            found += self._first(number, {"id": new_call_id()}, "")
+            found += self._first(number, cast(ToolCall, {}), "", waits=False)
         return found
 
 

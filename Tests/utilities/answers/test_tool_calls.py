@@ -144,6 +144,19 @@ def in_one_form(*events: list[Any]) -> tuple[list[list[dict[str, Any]]], list[tu
         ([[whole("c1", "1")], [whole("c2", "2")]], [("c1", "f", "{}"), ("c2", "f", "{}")]),
         ([[part("{", "f", 0, "c1")], [part("}", None, 0, "c2")]], [("c1", "f", "{}")]),
         ([[part("{", "f", 0, "c1")], [part("}", "f", 0, "c1")]], [("c1", "f", "{}")]),
+        # Two calls of one tool without any ids: nothing but another call can follow whole arguments.
+        (
+            [[part('{"a":1}', "f", None)], [part('{"a":2}', "f", None)]],
+            [("call_", "f", '{"a":1}'), ("call_", "f", '{"a":2}')],
+        ),
+        ([[part("{}", "f"), part("{}", "f")]], [("call_", "f", "{}"), ("call_", "f", "{}")]),
+        ([[part({}, "f", None), part({}, "f", None)]], [("call_", "f", "{}"), ("call_", "f", "{}")]),
+        ([[part("{}", "f")], [part("\n", "f")], [part("", "f")]], [("call_", "f", "{}\n")]),
+        # A name that comes late, or never.
+        ([[part("", None, 0, "c1")], [part("{}", "f")]], [("c1", "f", "{}")]),
+        ([[part(None, "", 0, "c1")], [part(None, "f")]], [("c1", "f", "{}")]),
+        ([[part(None, None, 0, "c1")], [part("{}", "g", 1, "c2")]], [("c1", "", "{}"), ("c2", "g", "{}")]),
+        ([[part(None, None, 0, "c1")]], [("c1", "", "{}")]),
         ([[part({"a": 1}, "f", 0, "c1")]], [("c1", "f", '{"a": 1}')]),
         ([[part(None, "f", 0, "c1")], [part(None, "g", 1, "c2")]], [("c1", "f", "{}"), ("c2", "g", "{}")]),
         ([[part(None, "f", 0)], [part("{}", None, 0, "c1")]], [("c1", "f", "{}")]),
