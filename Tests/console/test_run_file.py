@@ -49,6 +49,29 @@ def test_a_chosen_and_a_dropped_file_show_the_run(page: Page, api: World) -> Non
     assert {where.partition("?")[0] for _, where in api.calls} <= {"session", "events", "runs"}
 
 
+LATE = RUN["started"] + 70_000_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"stream": False, "answered": LATE, "ended": LATE}, True),
+        ({"stream": False, "status": "running", "answered": None, "ended": None}, True),
+        ({"stream": False, "answered": RUN["started"] + 9_000_000}, False),
+        ({"stream": True, "answered": LATE, "ended": LATE}, False),
+        ({"stream": False, "kind": "replay", "answered": LATE, "ended": LATE}, False),
+    ],
+    ids=["long", "unfinished", "short", "streamed", "replay"],
+)
+def test_a_client_that_waits_in_silence_is_told_of(
+    page: Page, api: World, changes: dict[str, object], shown: bool
+) -> None:
+    choose(page, {**RUN_FILE, "run": {**RUN, **changes}})
+    region = page.get_by_role("region", name="Why it took this long")
+    expect(region).to_be_visible()
+    expect(region.get_by_text("Let the client stream.")).to_have_count(int(shown))
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
