@@ -213,7 +213,7 @@ class KeyCheck(Generic[F]):
                 f"is {self._shown(key, value)}, which is unknown",
                 ", ".join(key.choices),
                 nearest(value, key.choices, CHOICE_CUTOFF),
-                "error" if key.required and not self.of_node else "warning",
+                "error" if key.exact or (key.required and not self.of_node) else "warning",
             )
 
     def _limits(self, key: ConfigKey, value: object, path: str) -> Iterator[F]:

@@ -36,6 +36,7 @@ class ConfigKey:
             the endpoint is) or ``none``.
         choices: the valid strings; any string if empty.
         caseless: the choices may be written in any case.
+        exact: an unknown choice is an error for check, although the default applies.
         blank: a string of white space is a valid value.
         names: the kind of object that a string names: a kind of file such as ``endpoint`` or ``workflow``, a folder of
             such files such as ``endpoint-folder``, ``directory`` or ``file``; empty if it names nothing.
@@ -60,6 +61,7 @@ class ConfigKey:
     required: bool = field(default=False, kw_only=True)
     choices: tuple[str, ...] = field(default=(), kw_only=True)
     caseless: bool = field(default=False, kw_only=True)
+    exact: bool = field(default=False, kw_only=True)
     blank: bool = field(default=False, kw_only=True)
     names: str = field(default="", kw_only=True)
     least: float | None = field(default=None, kw_only=True)

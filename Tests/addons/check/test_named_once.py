@@ -92,6 +92,11 @@ WORDS = (
         f"{ENDPOINT}:9:3: warning: 'wilmerContextEstimationLevel' is 'generous', which is unknown.",
     ),
     Row(
+        "reasoning to the back-end",
+        (changed(ENDPOINT, reasoningToBackend="exchang"),),
+        f"{ENDPOINT}:9:3: error: 'reasoningToBackend' is 'exchang', which is unknown. Expected: auto, none, exchange,",
+    ),
+    Row(
         "transport",
         (changed(MCP, transport="studio"),),
         f"{MCP}:2:3: error: 'transport' is 'studio', which is unknown. Expected: stdio,",

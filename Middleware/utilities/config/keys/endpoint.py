@@ -256,6 +256,7 @@ SAMPLERS_AND_FAILOVER: tuple[ConfigKey, ...] = (
         "Which thoughts the server gets back: its own of this exchange, none, all of this exchange, or all.",
         choices=("auto", "none", "exchange", "all"),
         caseless=True,
+        exact=True,
     ),
     ConfigKey("backupEndpointName", "str", "", "The endpoint that answers when this one fails.", names="endpoint"),
     ConfigKey(
