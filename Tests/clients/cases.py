@@ -112,7 +112,7 @@ class ClientCases:
         assert said.text == TEXT and len(said.pieces) > 1
         assert backend.hello in conversation(backend.calls()[0])[-1]["content"]
 
-    @needs("chat")
+    @needs("chat_with_image")
     def test_image(self, client: Client, backend: Backend) -> None:
         assert client.chat([("user", backend.hello)], IMAGE).text == f"{NODE} says hello."
         [message] = conversation(backend.calls()[0])

@@ -61,7 +61,8 @@ class Said:
 class Client:
     """A client package, connected to one server. ``url``: of that server, without a path.
 
-    ``lacks`` names the methods that the package has no call for. ``done`` and ``reached_limit`` are its words for an
+    ``lacks`` names the methods that the package has no call for, and ``chat_with_image`` where ``chat`` cannot send an
+    image together with a text. ``done`` and ``reached_limit`` are its words for an
     answer that is complete, and for one that was cut off.
     """
 

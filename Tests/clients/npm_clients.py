@@ -179,6 +179,20 @@ class NpmAiOllama(NpmClient):
     lacks = NO_COMPLETIONS | {"models", "break_off", "give_up"}
 
 
+class NpmLangChainOpenAi(NpmClient):
+    """``@langchain/openai``."""
+
+    name = "langchain-openai"
+    lacks = NO_COMPLETIONS | {"models", "break_off", "give_up"}
+
+
+class NpmLangChainOllama(NpmLangChainOpenAi):
+    """``@langchain/ollama``, which sends the text and the image of a message as two."""
+
+    name = "langchain-ollama"
+    lacks = NpmLangChainOpenAi.lacks | {"chat_with_image"}
+
+
 NPM_CLIENTS: Mapping[str, type[NpmClient]] = {
     "openai": NpmOpenAi,
     "ollama": NpmOllama,
@@ -187,6 +201,8 @@ NPM_CLIENTS: Mapping[str, type[NpmClient]] = {
     "ai-openai": NpmAiOpenAi,
     "ai-anthropic": NpmAiAnthropic,
     "ai-ollama": NpmAiOllama,
+    "langchain-openai": NpmLangChainOpenAi,
+    "langchain-ollama": NpmLangChainOllama,
 }
 
 

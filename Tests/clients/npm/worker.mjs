@@ -5,6 +5,7 @@
 import { createInterface } from "node:readline";
 import { AiAnthropicClient, AiOllamaClient, AiOpenAiClient } from "./ai_clients.mjs";
 import { AnthropicClient } from "./anthropic_client.mjs";
+import { LangChainOllamaClient, LangChainOpenAiClient } from "./langchain_clients.mjs";
 import { OllamaClient } from "./ollama_client.mjs";
 import { OpenAiClient } from "./openai_client.mjs";
 import { OpenAiResponsesClient } from "./openai_responses_client.mjs";
@@ -13,7 +14,8 @@ console.log = console.error;
 
 const kinds = {
   openai: OpenAiClient, ollama: OllamaClient, "openai-responses": OpenAiResponsesClient, anthropic: AnthropicClient,
-  "ai-openai": AiOpenAiClient, "ai-anthropic": AiAnthropicClient, "ai-ollama": AiOllamaClient };
+  "ai-openai": AiOpenAiClient, "ai-anthropic": AiAnthropicClient, "ai-ollama": AiOllamaClient,
+  "langchain-ollama": LangChainOllamaClient, "langchain-openai": LangChainOpenAiClient };
 const clients = new Map();
 
 function client(kind, url) {
