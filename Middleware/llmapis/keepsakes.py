@@ -157,7 +157,7 @@ class KeptMembers:
     def read(self, fields: Mapping[str, object]) -> None:
         """Add the members of a message or a delta that are keepsakes."""
         for name, value in fields.items():
-            # Most members of most messages are none, and so cost no call.
+            # Most messages have no others, which cost no call here.
             if name not in _PLAIN and is_kept(name):
                 self.add(name, value)
 

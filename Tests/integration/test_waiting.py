@@ -98,7 +98,8 @@ def test_a_stream_that_waits_is_not_silent(script: str, servers_of: Callable[...
             body = dechunked(head + read_to_end(sock, 20))
             *beats, error = front.items(body)
             assert front.error(error, 503) == BUSY
-            assert len(beats) >= 2 if front.ollama else body.count(b":\n\n") >= 2
+            # One each second, or one after five.
+            assert len(beats) >= (2 if front.ollama else 1)
         for front, sock in whole:
             answer = read_to_end(sock, 20)
             assert answer.startswith(b"HTTP/1.1 503 ") and b"Retry-After: 5" in answer
@@ -127,7 +128,7 @@ def test_a_client_that_leaves_with_its_headers_gives_its_place_up(
     server = servers_of("run_waitress.py")
     with held(server, backend):
         with server.open_front(FRONTS[0], "Single", True) as sock:
-            head = read_until(sock, b":\n\n", TIMEOUT)
+            head = read_until(sock, b"data: ", TIMEOUT)
         request_id = head.partition(b"X-Request-Id: ")[2].partition(b"\r\n")[0].decode()
         # Whichever of the two looks first.
         noticed = (f"the client of request {request_id} has gone", f"Request {request_id} is cancelled")

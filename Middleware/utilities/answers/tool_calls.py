@@ -112,7 +112,7 @@ class ToolCallNumbers:
 
     A known id continues its call, and a new one begins a call, except where a server sends the id late, or another one
     with each fragment. Without an id the ``index`` decides, which may be a string of digits, and without that it is the
-    latest call. If the arguments of that call are whole, a fragment with another name begins a new one, and one with the
+    latest call. If the arguments of that are whole, a fragment with another name begins a new one, and one with the
     same name as well if it has arguments of its own, as nothing can follow whole ones.
     """
 

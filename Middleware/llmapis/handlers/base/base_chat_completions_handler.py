@@ -60,7 +60,8 @@ class BaseChatCompletionsHandler(BaseLlmApiHandler):
         messages: list[BackendMessage]
         if prompt.conversation is not None:
             given = cast(Sequence[BackendMessage], prompt.conversation)
-            if self.changes.made or len([message for message in given if "extra" in message]):
+            has_extra = bool([message for message in given if "extra" in message])
+            if self.changes.made or has_extra:
                 given = self.sending().chosen(given)
                 self.outcome.kept = len([message for message in given if "extra" in message])
             # Copies of thousands of messages take longer than all that is done to them here.
