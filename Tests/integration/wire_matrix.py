@@ -360,7 +360,11 @@ def openai_failures(key: str, end: Mapping[str, Any]) -> tuple[Failure, ...]:
     def whole(**more: Any) -> dict[str, Any]:
         return {"choices": [{"index": 0, "message" if key != "text" else "text": said, **more}]}
 
+    empty = {"choices": [{"index": 0, **({"text": ""} if key == "text" else {key: {"content": ""}})}]}
     return (
+        # With a piece of text, as ordinary pieces have one.
+        Failure(DIED, (sse_event({**empty, "error": error}), sse_event("[DONE]")), {**empty, "error": error}),
+        Failure(DIED, (sse_event({"choices": [{**empty["choices"][0], "error": error}]}), sse_event("[DONE]")), None),
         Failure(DIED, (event(error=error), sse_event("[DONE]")), whole(error=error)),
         Failure('"error"', (event(finish_reason="error"), sse_event("[DONE]")), whole(finish_reason="error")),
         Failure('"abort"', (event(finish_reason="abort"),), whole(finish_reason="abort")),
@@ -394,7 +398,14 @@ def claude_error(text: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": "api_error", "message": text}}
 
 
-CHAT_FAILURES = openai_failures("delta", {"delta": {}})
+CHAT_FAILURES = (
+    *openai_failures("delta", {"delta": {}}),
+    Failure(
+        DIED,
+        (sse_event({"choices": [{"delta": {"content": "", "error": {"message": DIED}}}]}), sse_event("[DONE]")),
+        {"choices": [{"message": {"content": HALF, "error": {"message": DIED}}, "finish_reason": "stop"}]},
+    ),
+)
 FAILURES: dict[str, tuple[Failure, ...]] = {
     "deepseek": (
         *CHAT_FAILURES,

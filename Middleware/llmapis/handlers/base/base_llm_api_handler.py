@@ -873,7 +873,7 @@ def dialect_of(body: object) -> str:
     if not isinstance(body, Mapping):
         return ""
     choice, kind = first_object(body.get("choices")), str(body.get("type"))
-    if "message" in choice or "delta" in choice:
+    if isinstance(choice.get("message", choice.get("delta")), Mapping):
         return "Open-AI-API"
     if "text" in choice:
         return "OpenAI-Compatible-Completions"

@@ -29,7 +29,7 @@ class OpenAiAnswers(BaseLlmApiHandler):
         if choice is None:
             return chunk if usage else None
         self.read_choice(choice, chunk)
-        self.reported = choice.get("error") or None
+        self.reported = _error_in(choice)
         reason = "error" if self.reported else choice.get("finish_reason")
         chunk["finish_reason"] = None if reason is None else str(reason)
         return chunk
@@ -37,8 +37,8 @@ class OpenAiAnswers(BaseLlmApiHandler):
     def open_answer(self, body: Mapping[str, object]) -> Mapping[str, object]:
         """Return the choice of a complete answer, empty if it has none, and store its metadata and finish reason."""
         choice = self.choice(body) or {}
-        if choice.get("error"):
-            self.raise_error_object(choice["error"])
+        if error := _error_in(choice):
+            self.raise_error_object(error)
         self.note_usage(body)
         self.note_fingerprint(body)
         reason = choice.get("finish_reason")
@@ -134,3 +134,9 @@ def _thinking_in(blocks: list[object]) -> str:
     """Return the text of the blocks of type ``thinking``, which contain a string or a list of text blocks."""
     thoughts = (block for block in blocks if isinstance(block, Mapping) and block.get("type") == "thinking")
     return "".join(text_of(block.get("thinking")) for block in thoughts)
+
+
+def _error_in(choice: Mapping[str, object]) -> object:
+    """Return the error in a choice, or in its message; None for none."""
+    said = choice.get("delta") or choice.get("message")
+    return choice.get("error") or (said.get("error") if isinstance(said, Mapping) else None) or None

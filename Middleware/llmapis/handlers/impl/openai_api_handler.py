@@ -7,6 +7,7 @@ from typing import cast
 
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler, text_of
 from Middleware.llmapis.handlers.base.base_llm_api_handler import (
+    DONE,
     BackendMessage,
     Block,
     decode_json,
@@ -67,7 +68,7 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
             try:
                 body = decode_json(event[1])
             except (ValueError, RecursionError):
-                if event[0] != "error":
+                if event[0] != "error" or event[1] == DONE:
                     # The event is [DONE], or a part to skip.
                     chunks += super().read_events(events[position : position + 1])
                     continue
@@ -83,6 +84,8 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
                     and self.flowing
                     and not self.ended
                     and not body.get("usage")
+                    and "error" not in body
+                    and "error" not in choice
                 ):
                     chunks.append({"token": token, "finish_reason": None})
                     if keep is not None and token:
@@ -136,7 +139,7 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
     # -- complete answer -----------------------------------------------------------------------------------------
     def read_response(self, body: Mapping[str, object]) -> Answer:
         choice = self.open_answer(body)
-        message = choice.get("message")
+        message = choice.get("message", choice.get("delta"))
         if not isinstance(message, Mapping):
             raise self.no_answer(body)
         kinds = {"content": str | list | None, "tool_calls": list | None}

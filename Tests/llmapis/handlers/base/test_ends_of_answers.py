@@ -278,6 +278,14 @@ def test_a_message_of_another_shape_is_a_failure(message: dict[str, Any], fails:
     assert "secret" not in str(caught.value)
 
 
+def test_a_choice_of_a_whole_answer_may_have_a_delta() -> None:
+    assert handler("openAIChatCompletion").read_whole({"choices": [{"delta": {"content": "hi"}}]}) == "hi"
+    for choice in ({"message": None}, {"delta": None}, {"delta": "hi"}):
+        # It is no other dialect either.
+        with pytest.raises(InvalidLlmResponseError, match=r"without a message: only 'choices'$"):
+            handler("openAIChatCompletion").read_whole({"choices": [choice]})
+
+
 @every_kind
 @table("data", [b"", b"\n\n", b": ping\n\n", b"data: [DONE]\n\n"])
 def test_a_stream_without_an_event_is_no_answer(kind: str, data: bytes, backend: StubBackend) -> None:
