@@ -553,6 +553,25 @@ class Sending:
         return {**one, "member": name, "value": text}
 
 
+def for_the_log(payload: Mapping[str, object]) -> Mapping[str, object]:
+    """Return a payload without what is kept in its messages, in the forms of all dialects."""
+    messages = payload.get("messages")
+    return {**payload, "messages": list(map(_without_thoughts, messages))} if isinstance(messages, list) else payload
+
+
+def _without_thoughts(message: object) -> object:
+    if not isinstance(message, Mapping):
+        return message
+    fields = {name: value for name, value in message.items() if not is_kept(name)}
+    if isinstance(content := fields.get(CONTENT), list):
+        fields[CONTENT] = [
+            part for part in content if not (isinstance(part, Mapping) and is_kept(str(part.get("type"))))
+        ]
+    if calls := calls_among(fields.get("tool_calls")):
+        fields["tool_calls"] = [_bare(call) for call in calls]
+    return fields
+
+
 def with_members(message: BackendMessage) -> BackendMessage:
     """Return a copy of a message of OpenAI's form with its keepsakes as members of it and of its calls."""
     fields: dict[str, Any] = {**message}

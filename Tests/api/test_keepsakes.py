@@ -521,7 +521,16 @@ def test_keepsakes_are_never_text(lab: ApiLab, caplog: pytest.LogCaptureFixture)
     assert "Sphinx" not in json.dumps(client.history)
     client.answers_calls()
     assert "sphinx" not in json.dumps(payloads(lab)[1]).lower()
-    assert "Sphinx" not in "".join(record.getMessage() for record in caplog.records if record.levelno > logging.DEBUG)
+    lab.default([llm("", allowTools=True, lastMessagesToSendInsteadOfPrompt=100)])
+    client._send()
+    assert "Sphinx" in json.dumps(payloads(lab)[2])
+    claude_lab(lab, thinking=THINKING)
+    scripted(lab, claude({**BLOCKS[1], "thinking": "Sphinx"}, USE), claude({"type": "text", "text": "Noon."}))
+    client = Client(lab, "messages")
+    client.asks()
+    client.answers_calls()
+    assert "Sphinx" in json.dumps(payloads(lab)[-1])
+    assert not [record for record in caplog.records if "sphinx" in record.getMessage().lower()]
 
 
 def test_the_clamp_counts_them(lab: ApiLab) -> None:

@@ -34,7 +34,7 @@ from Middleware.llmapis.backend_errors import (
 )
 from Middleware.llmapis.finish_reasons import FAILED, finish_reason, with_calls
 from Middleware.llmapis.handlers.base.image_sources import base64_data
-from Middleware.llmapis.keepsakes import KeptMembers, origin_of, remember
+from Middleware.llmapis.keepsakes import KeptMembers, for_the_log, origin_of, remember
 from Middleware.llmapis.refusals import Changes
 from Middleware.llmapis.repeats import Repeats
 from Middleware.llmapis.transport import BackendRequest, BackendStream, Transport
@@ -408,7 +408,8 @@ class BaseLlmApiHandler(ABC):
         if logger.isEnabledFor(logging.DEBUG) and not is_encryption_active():
             # The transport reports a payload that is nested too deeply.
             with contextlib.suppress(RecursionError):
-                logger.debug("Payload for endpoint '%s': %s", settings.endpoint_name, json.dumps(sent, default=str))
+                shown = json.dumps(for_the_log(sent), default=str)
+                logger.debug("Payload for endpoint '%s': %s", settings.endpoint_name, shown)
         watch = prompt.watch
         address = compose(settings.base_url, self.path(stream), settings.api_path)
         return BackendRequest(
