@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -57,6 +57,7 @@ class Dialect:
         paths: those at which it is spoken.
         streams: it streams unless a request says otherwise.
         gives_call_ids: its tool calls have ids.
+        error_member: the member of an object in place of an answer, or of the rest of one, that says what has failed.
     """
 
     name = ""
@@ -64,6 +65,7 @@ class Dialect:
     paths: tuple[str, ...] = ()
     streams = False
     gives_call_ids = True
+    error_member = "error"
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
@@ -78,7 +80,31 @@ class Dialect:
     def reply(self, answer: Answer, stream: bool, **options: Any) -> Reply:
         if not stream:
             return Reply(body=self.whole(answer), **options)
-        return Reply(pieces=self.pieces(answer), headers={"Content-Type": self.content_type}, **options)
+        return self._streamed(self.pieces(answer), **options)
+
+    def broken(self, answer: Answer, stream: bool, words: str) -> Reply:
+        """A failure after the text of an answer; a whole answer says nothing else."""
+        error = {self.error_member: words}
+        if not stream:
+            return json_reply(error)
+        pieces = self.pieces(answer)
+        last = max(number for number, piece in enumerate(pieces) if answer.tokens[-1].encode() in piece)
+        event = _line(error) if self.content_type == "application/x-ndjson" else sse_event(error)
+        return self._streamed([*pieces[: last + 1], event])
+
+    def early(self, answer: Answer, stream: bool) -> Reply:
+        """An answer whose reason to end also stands behind its first piece of text; whole, one that is not of calls."""
+        if not stream:
+            return Reply(body=self.whole(replace(answer, finish="stop")))
+        pieces = self.pieces(answer)
+        first = min(number for number, piece in enumerate(pieces) if answer.tokens[0].encode() in piece)
+        reasons = [piece for piece in self.pieces(Answer((), usage=False)) if b'_reason": "' in piece]
+        # An object of Ollama that is done is the last one.
+        early = [piece.replace(b'"done": true', b'"done": false') for piece in reasons]
+        return self._streamed([*pieces[: first + 1], *early, *pieces[first + 1 :]])
+
+    def _streamed(self, pieces: list[bytes], **options: Any) -> Reply:
+        return Reply(pieces=pieces, headers={"Content-Type": self.content_type}, **options)
 
 
 def _usage() -> dict[str, int]:

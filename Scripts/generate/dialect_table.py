@@ -48,7 +48,10 @@ and arguments of tool calls, with the node's `allowTools` on. *ids*: the ids of 
 reason after an answer with tool calls. *thinking*: the model's reasoning, with the user's `sendReasoningToClient` on.
 *tokens*: the back-end's own token counts; if it reports none, the client gets an estimate. *fingerprint*: OpenAI's
 `system_fingerprint`. *tool's image*: an image in the result of a tool, with the node's `acceptImages` on, which the
-back-end gets in a message of the user; so it does with those of assistants and system prompts.
+back-end gets in a message of the user; so it does with those of assistants and system prompts. *thinking back*: the
+model's reasoning before a tool call, which the back-end gets again with the result of the tool. *early reason*: what a
+back-end sends after a first finish reason, text and calls, and the last reason in place of the first. *failure*: an
+error in place of the rest of an answer, after the text that came before it.
 """
 
 

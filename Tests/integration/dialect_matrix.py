@@ -16,11 +16,27 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from Tests.backend_dialects import COMPLETION_TOKENS, DIALECTS, PROMPT_TOKENS, Answer, Call, Dialect, speak
+from Tests.api.api_lab import Answer as Body
+from Tests.api.tool_loops import Client
+from Tests.backend_dialects import (
+    COMPLETION_TOKENS,
+    DIALECTS,
+    PROMPT_TOKENS,
+    Answer,
+    Call,
+    Dialect,
+    dialect_of,
+    speak,
+    wants_stream,
+)
 from Tests.integration.client_dialects import FRONTS, Heard, Turn
-from Tests.integration.launcher import PROJECT, USER, ConfigTree, Launcher, endpoint, llm_node
+from Tests.integration.launcher import PROJECT, USER, ConfigTree, Launcher, Response, endpoint, llm_node
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend
 
+CLIENTS = {"OpenAI chat": "chat", "OpenAI Responses": "responses", "Anthropic Messages": "messages"} | {
+    "Ollama chat": "ollama"
+}
+"""The four dialects of clients that have tools, and what ``tool_loops`` calls them."""
 SHIPPED = PROJECT / "Public" / "Configs"
 TEMPLATE = "chatml-fixed"
 KEY = "sk-secret"
@@ -45,7 +61,11 @@ ANSWERS = {
     "reasoning": Answer(reasoning=("Hm, ", "größer?")),
     "filter": Answer(("No", "."), "content_filter"),
     "refusal": Answer((), "content_filter", refusal="I cannot {help}."),
+    "early": Answer(CALL_TEXT, "tool_calls", calls=(FIRST, SECOND)),
+    "failure": Answer(("Half a ", "sentence")),
+    "loop": Answer((), "tool_calls", ("I need ", "a {clock}."), (Call("clock", {"zone": "x"}),)),
 }
+DIED = "The server died."
 """What the back-end says when the client's message names the key. ``length`` comes without token counts."""
 
 PICTURE = (
@@ -90,6 +110,9 @@ FEATURES = {
     "usage": "tokens",
     "fingerprint": "fingerprint",
     "image": "tool's image",
+    "back": "thinking back",
+    "early": "early reason",
+    "failure": "failure",
 }
 """What is observed, and how the table calls it."""
 
@@ -118,7 +141,7 @@ class Loss:
         )
 
 
-_NO_CALLS = {"call": LOST, "calls": LOST, "ids": ABSENT, "call end": STOP}
+_NO_CALLS = {"call": LOST, "calls": LOST, "ids": ABSENT, "call end": STOP, "back": LOST}
 _TEXT_FRONTS = ("OpenAI text", "Ollama generate")
 _NO_FINGERPRINT = ("OpenAI Responses", "Anthropic Messages", "Ollama chat", "Ollama generate")
 LOSSES = (
@@ -129,7 +152,7 @@ LOSSES = (
     ),
     Loss(
         "This client API cannot carry tool calls; they become text, after the text next to them.",
-        {"call": AS_TEXT, "calls": AS_TEXT, "ids": ABSENT, "call end": STOP, "image": LOST},
+        {"call": AS_TEXT, "calls": AS_TEXT, "ids": ABSENT, "call end": STOP, "image": LOST, "back": LOST},
         _TEXT_FRONTS,
     ),
     Loss(
@@ -154,7 +177,11 @@ LOSSES = (
         backs=(TEXT, OLLAMA, GENERATE, KOBOLD),
     ),
     Loss("This back-end's API cannot carry images.", {"image": LOST}, backs=(TEXT,)),
-    Loss("This back-end's API does not separate thinking from the answer.", {"reasoning": LOST}, backs=(TEXT, KOBOLD)),
+    Loss(
+        "This back-end's API does not separate thinking from the answer.",
+        {"reasoning": LOST, "back": LOST},
+        backs=(TEXT, KOBOLD),
+    ),
     Loss("This client API cannot carry thinking.", {"reasoning": LOST}, _TEXT_FRONTS),
     Loss(
         "KoboldCpp reports no token counts in streams; the client gets an estimate.",
@@ -215,6 +242,8 @@ def observe() -> Observation:
                 name: _ask(server, pair, (Turn("user", f"Say case:{name}."),)) for name in ANSWERS
             }
             observation.heard[pair]["image"] = _ask(server, pair, SHOWN)
+            if pair.front in CLIENTS:
+                observation.heard[pair]["loop"] = _loop(server, pair)
             _ask(server, pair, HISTORY)
             observation.sent[pair] = backend.requests[-1]
     return observation
@@ -223,6 +252,44 @@ def observe() -> Observation:
 def _ask(server: Launcher, pair: Pair, turns: tuple[Turn, ...]) -> Heard:
     front = FRONTS[pair.front]
     return front.read(server.request("POST", front.path, front.body(pair.back, turns, pair.stream)), pair.stream)
+
+
+class _Body(Body):
+    """A response that has come over a socket."""
+
+    def __init__(self, response: Response) -> None:
+        self.status, self.headers, self.data = response.status, response.headers, response.body
+
+
+@dataclass
+class Asked:
+    """A running server, as the clients of ``tool_loops`` see it.
+
+    Attributes:
+        model: the one that clients ask.
+        heard: what they have heard of it, read by the letter.
+    """
+
+    server: Launcher
+    model: str = ""
+    heard: list[Heard] = field(default_factory=list)
+
+    def post(self, body: Any, path: str, *, headers: Mapping[str, str] | None = None) -> Body:
+        front = next(front for front in FRONTS.values() if front.path == path)
+        counts = {"stream_options": {"include_usage": True}} if body["stream"] and "completions" in path else {}
+        response = self.server.request("POST", path, {**body, "model": self.model, **counts})
+        self.heard.append(front.read(response, body["stream"]))
+        return _Body(response)
+
+
+def _loop(server: Launcher, pair: Pair) -> Heard:
+    """What the client hears after it has sent the results of the model's calls, if there were any."""
+    asked = Asked(server, pair.back)
+    client = Client(asked, CLIENTS[pair.front], pair.stream)
+    client.asks(f"Say case:loop. {pair}")
+    if client.calls:
+        client.answers_calls()
+    return asked.heard[-1]
 
 
 @contextmanager
@@ -245,6 +312,8 @@ def dialect_tree(public: Path, url: str) -> ConfigTree:
         f"Users/{USER}.json",
         {"allowSharedWorkflows": True, "sendReasoningToClient": True, "chatPromptTemplateName": "_chatonly"},
     )
+    # Only with this does a Claude take its thoughts back.
+    tree.write("Presets/ClaudeMessages/Thinking.json", {"thinking": {"type": "adaptive"}})
     for dialect in BACKS.values():
         copy_shipped(tree, f"ApiTypes/{dialect.name}.json")
         tree.write(
@@ -255,6 +324,7 @@ def dialect_tree(public: Path, url: str) -> ConfigTree:
                 apiKey=KEY,
                 promptTemplate=TEMPLATE,
                 presetSamplers={"temperature": 0.5, "stop": ["###"]},
+                appendPresetName="Thinking" if dialect.name == "Claude" else "",
             ),
         )
         tree.shared(
@@ -285,9 +355,16 @@ def copy_shipped(tree: ConfigTree, path: str) -> None:
 def reply(request: RecordedRequest) -> Reply:
     """What a real server of the dialect at the request's path answers."""
     found = re.search(rb"case:([a-z-]+)", request.body)
-    if found and found[1] == b"image" and PICTURE.encode() in request.body:
-        return speak(request, Answer((SEEN,)))
-    return speak(request, ANSWERS.get(found[1].decode() if found else "", Answer()))
+    case = found[1].decode() if found else ""
+    answer, dialect = ANSWERS.get(case, Answer()), dialect_of(request)
+    if dialect is not None and case in ("early", "failure"):
+        stream = wants_stream(request)
+        return dialect.early(answer, stream) if case == "early" else dialect.broken(answer, stream, DIED)
+    if case == "loop" and b"It is noon." in request.body:
+        answer = Answer((SEEN,)) if "".join(answer.reasoning).encode() in request.body else Answer()
+    if case == "image" and PICTURE.encode() in request.body:
+        answer = Answer((SEEN,))
+    return speak(request, answer)
 
 
 # -- what became of a feature --------------------------------------------------------------------------------------
@@ -331,6 +408,16 @@ def _fingerprint(heard: Mapping[str, Heard]) -> str:
     return _matched(got, {KEPT: FINGERPRINT, ABSENT: None, OWN: own})
 
 
+def _failure(heard: Mapping[str, Heard]) -> str:
+    """Whether the client has all that came before, and learns that this is not all, and why."""
+    got, text = heard["failure"], ANSWERS["failure"].text
+    return KEPT if DIED in got.error and got.text == (text if got.status == 200 else "") else repr(got)
+
+
+def _content(heard: Heard) -> Any:
+    return heard.text, heard.calls, heard.finish
+
+
 def _matched(got: Any, words: Mapping[str, Any]) -> str:
     return next((word for word, value in words.items() if got == value), repr(got))
 
@@ -349,4 +436,8 @@ _OUTCOMES = {
     "usage": _usage,
     "fingerprint": _fingerprint,
     "image": lambda heard: KEPT if heard["image"].text == SEEN else LOST,
+    "back": lambda heard: KEPT if heard["loop"].text == SEEN else LOST,
+    # The same answer with its reason at the end is the other one.
+    "early": lambda heard: _matched(_content(heard["early"]), {KEPT: _content(heard["two-calls"])}),
+    "failure": _failure,
 }

@@ -46,7 +46,9 @@ def test_what_arrives(observed: Observation, pair: Pair) -> None:
     got = {feature: observed.outcome(pair, feature) for feature in FEATURES}
     assert got == {feature: pair.expected(feature) for feature in FEATURES}
 
-    assert {(heard.status, heard.error) for heard in observed.heard[pair].values()} == {(200, "")}
+    others = [heard for name, heard in observed.heard[pair].items() if name != "failure"]
+    assert {(heard.status, heard.error) for heard in others} == {(200, "")}
+    assert observed.heard[pair]["failure"].status == (200 if pair.stream else 502)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)

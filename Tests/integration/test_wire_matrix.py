@@ -15,11 +15,10 @@ import pytest
 from Tests.api.tool_loops import Client, assistants, members
 from Tests.backend_dialects import Answer, Call
 from Tests.integration.client_dialects import FRONTS
-from Tests.integration.dialect_matrix import PICTURE
+from Tests.integration.dialect_matrix import CLIENTS, PICTURE
 from Tests.integration.wire_matrix import (
     BACKS,
     CLAUDE,
-    CLIENTS,
     DEEPSEEK,
     EARLY,
     FAILURES,

@@ -15,7 +15,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from Tests.api.api_lab import Answer as Body
 from Tests.api.tool_loops import THINKING, assistants, members
 from Tests.backend_dialects import (
     Answer,
@@ -29,14 +28,10 @@ from Tests.backend_dialects import (
     named_event,
 )
 from Tests.integration.client_dialects import FRONTS, Front, Heard, Turn
-from Tests.integration.dialect_matrix import TEMPLATE, copy_shipped
-from Tests.integration.launcher import USER, ConfigTree, Launcher, Response, endpoint, llm_node
+from Tests.integration.dialect_matrix import TEMPLATE, Asked, copy_shipped
+from Tests.integration.launcher import USER, ConfigTree, Launcher, endpoint, llm_node
 from Tests.stub_backend import AFTER_PIECES, RecordedRequest, Reply, StubBackend, json_reply, sse_event
 
-CLIENTS = {"OpenAI chat": "chat", "OpenAI Responses": "responses", "Anthropic Messages": "messages"} | {
-    "Ollama chat": "ollama"
-}
-"""The four dialects of clients that have tools, and what ``tool_loops`` calls them."""
 THOUGHT = ("Hm, ", "größer {than} noon?")
 SIGNATURE = {"google": {"thought_signature": "c2ln"}}
 ZONES = ({"zone": "Köln {1}"}, {"zone": "東京"})
@@ -234,33 +229,11 @@ _REFUSALS = {
 
 
 # -- one server of ours before all of them -----------------------------------------------------------------------------
-class _WireBody(Body):
-    """A response that has come over a socket."""
-
-    def __init__(self, response: Response) -> None:
-        self.status, self.headers, self.data = response.status, response.headers, response.body
-
-
 @dataclass
-class Wire:
-    """A running server, as a client of ``tool_loops`` sees it.
+class Wire(Asked):
+    """A running server and what is behind it."""
 
-    Attributes:
-        model: the one that clients ask.
-        heard: what they have heard of it, read by the letter.
-    """
-
-    server: Launcher
-    backend: StubBackend
-    model: str = ""
-    heard: list[Heard] = field(default_factory=list)
-
-    def post(self, body: Any, path: str, *, headers: Mapping[str, str] | None = None) -> Body:
-        front = next(front for front in FRONTS.values() if front.path == path)
-        counts = {"stream_options": {"include_usage": True}} if body["stream"] and "completions" in path else {}
-        response = self.server.request("POST", path, {**body, "model": self.model, **counts})
-        self.heard.append(front.read(response, body["stream"]))
-        return _WireBody(response)
+    backend: StubBackend = field(default_factory=StubBackend)
 
     def ask(self, front: Front, back: Back, stream: bool, reply: Reply) -> Heard:
         """One question, and this reply to it."""
@@ -292,7 +265,7 @@ def wire() -> Iterator[Wire]:
         with Launcher(
             "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0"
         ) as server:
-            wired = Wire(server, backend)
+            wired = Wire(server, backend=backend)
             for back in BACKS:
                 heard = wired.ask(FRONTS["OpenAI chat"], back, True, back.dialect.reply(Answer(), True))
                 assert heard.text == "Hello there"

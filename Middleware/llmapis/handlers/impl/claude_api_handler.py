@@ -156,7 +156,8 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
 
     # -- streamed answer -----------------------------------------------------------------------------------------
     def read_event(self, body: dict[str, object], name: str | None) -> Chunk | None:
-        kind = body.get("type") or name
+        # A name counts for all events up to the next one, and an error between them may have none.
+        kind = body.get("type") or ("error" if body.get("error") else name)
         self.formed = self.formed or str(kind).startswith(("content_block_", "message_start"))
         if kind == "message_delta":
             return self._read_end(body)
