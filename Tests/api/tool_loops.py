@@ -55,11 +55,12 @@ class Client:
         if not picture or self._name == "ollama":
             return {"content": text, **({"images": [picture]} if picture else {})}
         url = f"data:image/png;base64,{picture}"
-        image: dict[str, Any] = {
+        images: dict[str, dict[str, Any]] = {
             "chat": {"type": "image_url", "image_url": {"url": url}},
             "responses": {"type": "input_image", "image_url": url},
             "messages": {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": picture}},
-        }[self._name]
+        }
+        image = images[self._name]
         return {"content": [{"type": "input_text" if self._name == "responses" else "text", "text": text}, image]}
 
     def _result(self, call_id: str, name: str, content: dict[str, Any]) -> dict[str, Any]:
@@ -71,7 +72,7 @@ class Client:
 
     def _send(self) -> None:
         function = {"name": "clock", "description": "Tells the time.", "parameters": PARAMETERS}
-        path, body = {
+        requests: dict[str, tuple[str, dict[str, Any]]] = {
             "chat": ("/v1/chat/completions", {"messages": self.history, "tools": [nested(function)]}),
             "ollama": ("/api/chat", {"model": "m", "messages": self.history, "tools": [nested(function)]}),
             "messages": (
@@ -85,7 +86,8 @@ class Client:
                 },
             ),
             "responses": ("/v1/responses", {"input": self.history, "tools": [{"type": "function", **function}]}),
-        }[self._name]
+        }
+        path, body = requests[self._name]
         answer = self._lab.post({**body, "stream": self._stream}, path, headers=self._headers)
         assert answer.status == 200, answer.data
         read: Callable[[Answer], list[dict[str, Any]]] = getattr(self, f"_{self._name}")
