@@ -229,3 +229,16 @@ def test_reasons_that_come_early(wired: Wire, front: str, back: Back, stream: bo
         marked = calls and front not in ("OpenAI Responses", "Ollama chat") and reason == "stop"
         assert (heard.finish, heard.error) == ("tool_calls" if marked else reason, ""), shown
         assert back.ids == () or heard.call_ids == [one for one, _ in zip(back.ids, calls, strict=False)], shown
+
+
+@table("front, back", itertools.product(CLIENTS, BACKS), ids=name)
+def test_whole_answers_in_place_of_streams(wired: Wire, front: str, back: Back) -> None:
+    calls = CALLS if back.calls else ()
+    whole = back.dialect.whole(back.says(Answer(("One ", "two."), "stop", calls=calls)))
+    line = f"{json.dumps(whole)}\n" if back is OLLAMA else f"data: {json.dumps(whole)}\n\n"
+    size = wired.server.output_size()
+    for body, kind in ((json.dumps(whole), "application/json"), (line, back.dialect.content_type)):
+        heard = wired.ask(FRONTS[front], back, True, Reply(body=body.encode(), headers={"Content-Type": kind}))
+        assert (heard.text, heard.error) == ("One two.", ""), body
+        assert heard.calls == [(call.name, call.arguments) for call in calls], body
+    assert "an empty answer" not in wired.server.output(size)

@@ -156,7 +156,7 @@ def in_one_form(*events: list[Any]) -> tuple[list[list[dict[str, Any]]], list[tu
         ([[whole("c1", 0), whole("c1", 1)]], [("c1", "f", "{}"), ("c1", "f", "{}")]),
         ([[whole("c1", 0)], [part("{", "g", 1, "c1")], [part("}", None, 1)]], [("c1", "f", "{}"), ("c1", "g", "{}")]),
         ([[part("{", "f", 0, "c1")], [part("}", "f", 1, "c1")]], [("c1", "f", "{}")]),
-        ([[whole("c1", 0)], [part("", "f", 1, "c1")]], [("c1", "f", "{}")]),
+        ([[whole("c1", 0)], [part("", "f", 1, "c1")], [part("[]", None, 1)]], [("c1", "f", "{}"), ("c1", "f", "[]")]),
         # A name that comes late, or never.
         ([[part("", None, 0, "c1")], [part("{}", "f")]], [("c1", "f", "{}")]),
         ([[part(None, "", 0, "c1")], [part(None, "f")]], [("c1", "f", "{}")]),

@@ -551,7 +551,13 @@ class BaseLlmApiHandler(ABC):
         is_half = begun and (not last or sum(self._skipped.values()) > skipped)
         if start and not self.understood:
             yield from self._unframed(bytes(start))
-        elif not self.is_cancelled and not self._aborted:
+            return
+        stopped = self.is_cancelled or self._aborted
+        if not stopped and not self.formed and self._strange is not None:
+            # The only event may be a whole answer.
+            yield from self._whole(self._strange)
+            return
+        if not stopped:
             self._check_end(is_half)
         self._note_answer(self.flowing or self.called)
         calls = self._reader.finish() if self._reader is not None else []
@@ -617,7 +623,7 @@ class BaseLlmApiHandler(ABC):
         an end once must send it always. Raises BackendResponseError.
         """
         if not self.formed:
-            raise self.no_answer(self._strange)
+            raise self.no_answer(None)
         name = self.settings.endpoint_name
         if self.ended or self.closed:
             process().one(_marked).put(name, True)
@@ -655,6 +661,10 @@ class BaseLlmApiHandler(ABC):
                 "and the ApiType the right one?",
                 endpoint=self.settings.endpoint_name,
             ) from None
+        yield from self._whole(body)
+
+    def _whole(self, body: object) -> Iterator[Chunk]:
+        """Yield the chunk of a whole answer in a stream. Raises BackendResponseError for anything else."""
         result = self.read_whole(body)
         content, calls = (result, None) if isinstance(result, str) else (result["content"], result["tool_calls"])
         chunk: Chunk = {"token": content, "finish_reason": self.outcome.finish_reason or "stop"}
@@ -876,13 +886,13 @@ def dialect_of(body: object) -> str:
     choice, kind = first_object(body.get("choices")), str(body.get("type"))
     if isinstance(choice.get("message", choice.get("delta")), Mapping):
         return "Open-AI-API"
-    if "text" in choice:
+    if isinstance(choice.get("text"), str):
         return "OpenAI-Compatible-Completions"
     if isinstance(body.get("content"), list) or kind.startswith(("message_", "content_block_")):
         return "Claude"
     if "done" in body:
         return "OllamaApiChat" if "message" in body else "OllamaApiGenerate"
-    return "KoboldCpp" if "token" in body or "text" in first_object(body.get("results")) else ""
+    return "KoboldCpp" if "token" in body or isinstance(first_object(body.get("results")).get("text"), str) else ""
 
 
 def first_object(value: object) -> Mapping[str, object]:

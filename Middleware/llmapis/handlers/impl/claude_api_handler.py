@@ -230,6 +230,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
 
     def _read_end(self, body: Mapping[str, object]) -> Chunk | None:
         """Parse the event with the stop reason and the final token counts."""
+        self._raise_error(body, None)
         chunk: Chunk = {"token": "", "finish_reason": None}
         usage = self._note_usage(body)
         if usage:
