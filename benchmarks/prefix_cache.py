@@ -171,6 +171,8 @@ def _server(row: Row, backend: CacheBackend, folder: Path) -> Launcher:
         return _Straight(backend.port)
     public = folder / "Public"
     (written_by_init if row.user == "me" else shipped)(public, row.user, backend.url)
+    # init asks the model for one token, which is no turn of a conversation.
+    backend.calls.clear()
     return Launcher("run_waitress.py", "--PublicDirectory", public, "--User", row.user)
 
 

@@ -99,7 +99,7 @@ _BAD_IDS = re.compile(f"{_CALL_ID}.*{_ID_FORM}|{_ID_FORM}.*{_CALL_ID}", re.IGNOR
 Payload = Mapping[str, Any]
 
 
-class Refusal:
+class ServerRefusal:
     """What a server has said about ``payload``.
 
     Attributes:
@@ -178,14 +178,14 @@ class Row:
     """
 
     name: str
-    finds: Callable[[Refusal, Payload, BackendSettings], Iterable[str]]
+    finds: Callable[[ServerRefusal, Payload, BackendSettings], Iterable[str]]
     change: Callable[[Payload, str], Payload]
     done: str = "it is left out until the next start"
     is_remembered: bool = True
     line: str = "Endpoint %s: the server refuses '%s'; %s. %s"
 
 
-def _limit(refusal: Refusal, payload: Payload, settings: BackendSettings) -> Iterable[str]:
+def _limit(refusal: ServerRefusal, payload: Payload, settings: BackendSettings) -> Iterable[str]:
     """Return the limit of the answer, if the server knows it under the other name, and does not find it too high."""
     is_unknown = any(words.search(refusal.text) for words in (_REFUSES, _EXTRA, _EXTRA_NAMES))
     return [
@@ -202,7 +202,7 @@ def _renamed(payload: Payload, field: str) -> Payload:
     return _without(payload, field) if new in payload else known
 
 
-def _samplers(refusal: Refusal, payload: Payload, settings: BackendSettings) -> Iterable[str]:
+def _samplers(refusal: ServerRefusal, payload: Payload, settings: BackendSettings) -> Iterable[str]:
     """Return the fields of preset and API type that are refused."""
     if refusal.both and all(name in payload for name in _EITHER):
         return ["top_p"]
@@ -285,13 +285,13 @@ def _replaced(message: Payload, parts: Mapping[int, Payload]) -> Payload:
     return {**parts.get(id(message), message), **lists}
 
 
-def _thought_names(refusal: Refusal, payload: Payload) -> list[str]:
+def _thought_names(refusal: ServerRefusal, payload: Payload) -> list[str]:
     """Return the members with thoughts and signatures that a server names, the likeliest first."""
     names = [name for name in _MEMBERS.findall(refusal.text) if is_kept(name) and name not in payload]
     return sorted(dict.fromkeys(names), key=lambda name: (name != SIGNATURE, "_" not in name))
 
 
-def _unwanted(refusal: Refusal, payload: Payload, settings: BackendSettings) -> Iterable[str]:
+def _unwanted(refusal: ServerRefusal, payload: Payload, settings: BackendSettings) -> Iterable[str]:
     """Return the members of messages and calls that came with an earlier answer and are refused."""
     last = (re.split(r"[.\[\]]+", name.rstrip("]"))[-1] for name in refusal.names)
     return [name for name in dict.fromkeys(last) if is_kept(name) and _without_member(payload, name) is not payload]
@@ -311,7 +311,7 @@ def _without_member(payload: Payload, member: str) -> Payload:
     return payload if changed == messages else {**payload, "messages": changed}
 
 
-def _missed(refusal: Refusal, payload: Payload, settings: BackendSettings) -> Iterable[str]:
+def _missed(refusal: ServerRefusal, payload: Payload, settings: BackendSettings) -> Iterable[str]:
     """Return the member that the server wants back with the messages of its answers."""
     level = str(ENDPOINT.value(settings.endpoint, "reasoningToBackend")).lower()
     if level == "none" or not _MISSES.search(refusal.text) or _INVALID.search(refusal.text):
@@ -324,7 +324,7 @@ def _as_it_is(payload: Payload, field: str) -> Payload:
     return payload
 
 
-def _says(words: re.Pattern[str], name: str) -> Callable[[Refusal, Payload, BackendSettings], Iterable[str]]:
+def _says(words: re.Pattern[str], name: str) -> Callable[[ServerRefusal, Payload, BackendSettings], Iterable[str]]:
     return lambda refusal, payload, settings: [name] if words.search(refusal.text) else []
 
 
@@ -408,7 +408,7 @@ class Changes:
         status = status_of(error) or 0
         if status not in _STATUSES and not (400 <= status < 500 and is_ollama(self._settings)):
             return False
-        refusal = Refusal(error.data or error.body, self._plain)
+        refusal = ServerRefusal(error.data or error.body, self._plain)
         found = [(row, field) for row in ROWS for field in row.finds(refusal, self._plain, self._settings)]
         self._remember([change for change in self._new if change not in found])
         self._new = [change for change in found if change not in self.made]
@@ -427,7 +427,7 @@ class Changes:
         """Add the file and the key from which a refused field comes to an error that remains."""
         if status_of(error) not in _STATUSES:
             return
-        refusal = Refusal(error.data or error.body, self._plain)
+        refusal = ServerRefusal(error.data or error.body, self._plain)
         roots = [re.split(r"[.\[]", name)[0] for name in refusal.names] + ["tools"] * bool(
             _NO_TOOLS.search(refusal.text)
         )

@@ -112,7 +112,8 @@ def test_no_module_keeps_an_object_of_its_own() -> None:
 
 
 def _is_frozen(node: ast.ClassDef) -> bool:
-    return any("frozen=True" in ast.unparse(decorator) for decorator in node.decorator_list)
+    is_tuple = any(ast.unparse(base) == "NamedTuple" for base in node.bases)
+    return is_tuple or any("frozen=True" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
 def _called(call: ast.Call) -> str:

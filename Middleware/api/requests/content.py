@@ -101,20 +101,21 @@ class Content:
         return [*self.results, message]
 
 
+@dataclass(frozen=True, kw_only=True)
 class ContentReader:
     """Reads contents for one dialect.
 
-    Args:
+    Attributes:
         dotted: its errors name positions as ``messages.3.content.1``. Refusals write all positions with brackets.
         param: its errors have the position in ``param``, too.
         lenient: blocks of unknown types are passed over unless there is something for the model in them.
         numbers: a number or a truth value counts as its text.
     """
 
-    def __init__(
-        self, *, dotted: bool = False, param: bool = False, lenient: bool = False, numbers: bool = False
-    ) -> None:
-        self._dotted, self._param, self._lenient, self._numbers = dotted, param, lenient, numbers
+    dotted: bool = False
+    param: bool = False
+    lenient: bool = False
+    numbers: bool = False
 
     def read(self, content: object, path: str, role: str) -> Content:
         """Return what is in a content: a text, a list of parts, or null.
@@ -137,7 +138,7 @@ class ContentReader:
     def _parts(self, content: object, path: str) -> Iterator[tuple[str, Fields]]:
         if content is None:
             return
-        if self._numbers and isinstance(content, int | float):
+        if self.numbers and isinstance(content, int | float):
             yield path, {"type": "text", "text": str(content)}
             return
         if not isinstance(content, list):
@@ -178,7 +179,7 @@ class ContentReader:
             found.texts.append("\n".join(line for line in (*lines, *inner.texts) if line))
             found.images += inner.images
         elif kind not in _OTHER_THOUGHTS and (
-            not self._lenient or kind in REFUSED or (not _HOSTED.fullmatch(kind) and carries(part))
+            not self.lenient or kind in REFUSED or (not _HOSTED.fullmatch(kind) and carries(part))
         ):
             raise self.refusal(part, path)
 
@@ -191,7 +192,7 @@ class ContentReader:
     def _own_text(self, part: Fields, key: str, path: str) -> str:
         if key not in part:
             raise self.refusal(part, path, f": it has no '{key}'")
-        if self._numbers and isinstance(part[key], int | float):
+        if self.numbers and isinstance(part[key], int | float):
             return str(part[key])
         return self._text(part, key, path)
 
@@ -260,15 +261,15 @@ class ContentReader:
         return name
 
     def _error(self, path: str, text: str, code: str | None = None) -> ClientError:
-        written = _INDEX.sub(r".\1", path) if self._dotted else path
-        return ClientError(f"{written}: {text}", param=path if self._param else None, code=code)
+        written = _INDEX.sub(r".\1", path) if self.dotted else path
+        return ClientError(f"{written}: {text}", param=path if self.param else None, code=code)
 
     def refusal(self, part: Fields, path: str, hint: str = "", code: str | None = None) -> ClientError:
         """Return the error for a part that the LLM could not be shown."""
         kind = part.get("type")
         named = f"'{kind}'" if isinstance(kind, str) and _WORD.fullmatch(kind) else "a part without a known type"
         text = f"{path}: {named} cannot be passed on{hint}"
-        return ClientError(text, param=path if self._param else None, code=code if self._param else None)
+        return ClientError(text, param=path if self.param else None, code=code if self.param else None)
 
 
 def images_in(value: object, path: str) -> list[str]:
