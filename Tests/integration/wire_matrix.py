@@ -170,13 +170,19 @@ def _deepseek_refuses(body: Any) -> Reply | None:
 
 
 def _gemini_refuses(body: Any) -> Reply | None:
+    """Its errors are lists."""
+    refused = _gemini_misses(body) or _openai_refuses(body)
+    return json_reply([refused.body], refused.status) if refused else None
+
+
+def _gemini_misses(body: Any) -> Reply | None:
     for message in assistants(body):
         for name in members(message):
             if not name.endswith("extra_content"):
                 return bad_request(f"Invalid JSON payload received. Unknown name \"{name}\" at 'messages[1]'")
         if message.get("tool_calls") and "extra_content" not in message["tool_calls"][0]:
             return bad_request("Function call is missing a thought_signature in functionCall parts.")
-    return _openai_refuses(body)
+    return None
 
 
 def _mistral_refuses(body: Any) -> Reply | None:

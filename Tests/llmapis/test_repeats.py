@@ -111,6 +111,7 @@ SHORT, BUSY = [0.25, 0.5], [0.5, 1.0]
         ([status_reply(529, headers={"Retry-After": "3600"})], [10]),
         # The same said within a status of success.
         ([error_object(503)] * 2, SHORT),
+        ([json_reply([error_object(503).body])] * 2, SHORT),
         ([error_object("529")] * 2, BUSY),
         ([json_reply({"error": {"status": 429, "message": "busy"}})], BUSY[:1]),
         ([json_reply({"error": "busy", "code": 502})], SHORT[:1]),

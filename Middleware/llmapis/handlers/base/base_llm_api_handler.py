@@ -273,8 +273,8 @@ class BaseLlmApiHandler(ABC):
     def read_body(self, body: object, name: str | None, chunks: list[Chunk]) -> None:
         """Add the chunk of a decoded event to ``chunks``; see ``read_events``."""
         if not isinstance(body, dict):
-            # Google's servers send an error as a list of one; in an event of this name, text is one.
-            body = body[0] if isinstance(body, list) and len(body) == 1 else body
+            # In an event of this name, text is an error.
+            body = unlisted(body)
             body = {"error": body} if name == "error" and not isinstance(body, dict) else body
             if not isinstance(body, dict):
                 self.unreadable("an event that is not an object")
@@ -367,7 +367,7 @@ class BaseLlmApiHandler(ABC):
     def read_whole(self, body: object) -> Answer:
         """Return the answer in a complete JSON body. Raises BackendResponseError if it holds none, or a failure."""
         # The back-end has finished, whatever its answer contains.
-        self.ended = True
+        self.ended, body = True, unlisted(body)
         if not isinstance(body, Mapping):
             raise self.no_answer(body)
         answer, outcome = self.read_response(body), self.outcome
@@ -893,6 +893,11 @@ def dialect_of(body: object) -> str:
     if "done" in body:
         return "OllamaApiChat" if "message" in body else "OllamaApiGenerate"
     return "KoboldCpp" if "token" in body or isinstance(first_object(body.get("results")).get("text"), str) else ""
+
+
+def unlisted(body: object) -> object:
+    """Return the only element of a list, as Google's servers send errors; anything else as it is."""
+    return body[0] if isinstance(body, list) and len(body) == 1 else body
 
 
 def first_object(value: object) -> Mapping[str, object]:
