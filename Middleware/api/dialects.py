@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from Middleware.common.constants import (
@@ -63,10 +64,11 @@ def dialect_of(environ: Mapping[str, Any]) -> Dialect:
     return Dialect.OPENAI
 
 
+# It is asked several times for each request, and most are for a few paths. Others may be long, so it keeps few.
+@lru_cache(maxsize=64)
 def plain_path(path: str) -> str:
     """Return the path of a request as the application's routes spell it. Base URLs are pasted with slashes and /v1."""
-    # Nearly every path is plain, and this is asked several times for each request.
-    if path[:1] != "/" or ("//" not in path and path[-1] != "/" and not path.startswith("/v1/v1/")):
+    if path[:1] != "/":
         return path
     path = _SLASHES.sub("/", path)
     # Anthropic's base URLs end without /v1, which its clients add; in many programs only one with /v1 can be entered.

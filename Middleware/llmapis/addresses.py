@@ -15,7 +15,7 @@ from Middleware.llmapis.api_types import CLAUDE_MESSAGES
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.once import MAX_REMEMBERED, BoundedCache
 
-_API_PATH = ENDPOINT.lookup("apiPath")
+API_PATH = ENDPOINT.lookup("apiPath")
 # Statuses of a server that does not have the path.
 NO_SUCH_PATH = (404, 405)
 CLAUDE_VERSION = "2023-06-01"
@@ -83,7 +83,7 @@ def compose(base: str, path: str, api_path: str | None = None) -> Address:
 
 def api_path_of(endpoint: Mapping[str, object]) -> str | None:
     """Return ``apiPath`` of an endpoint file; None without one."""
-    found = endpoint.get(*_API_PATH)
+    found = endpoint.get(*API_PATH)
     return found if isinstance(found, str) else None
 
 
@@ -95,7 +95,8 @@ def _parts(base: str) -> tuple[str, str, str]:
     return scheme + separator + host, (slash + path).rstrip("/"), mark + query.strip()
 
 
-def key_headers(base: str, api_path: str | None, key: str, kind: str = "") -> dict[str, str]:
+@lru_cache(maxsize=256)
+def key_headers(base: str, api_path: str | None, key: str, kind: str = "") -> Mapping[str, str]:
     """Return the headers that depend on the key of an endpoint, and on its address. ``kind``: its API type."""
     is_claude = kind == CLAUDE_MESSAGES
     headers = {"anthropic-version": CLAUDE_VERSION} if is_claude else {}

@@ -53,17 +53,17 @@ class EndpointFile:
 
     def settings(self, samplers: Mapping[str, object]) -> BackendSettings:
         """Return the settings for a back-end handler. ``samplers`` are final payload fields."""
-        config = self.config
+        config, file = self.config, endpoint_path(self.name)
         model = None if ENDPOINT.flag(config, "dontIncludeModel") else api_types.model_name(config)
         return BackendSettings(
             endpoint_name=self.name,
             base_url=self.url,
-            file=endpoint_path(self.name),
+            file=file,
             endpoint=config,
             api_type=self.api_type,
             samplers=samplers,
             model=model,
-            api_key=resolve_api_key(ENDPOINT.value(config, "apiKey"), endpoint_path(self.name)),
+            api_key=resolve_api_key(ENDPOINT.value(config, "apiKey"), file),
             connect_timeout=config_utils.user_int("connectTimeoutInSeconds"),
         )
 
@@ -76,4 +76,4 @@ def mistake(name: str, message: str, key: str, expected: str) -> ConfigValueErro
 def endpoint_path(name: str) -> str:
     """Return the path of an endpoint's file for error messages, relative to the config root."""
     folder = config_utils.user_name_setting("endpointConfigsSubDirectory")
-    return "/".join(part for part in ("Endpoints", folder, f"{name}.json") if part)
+    return "/".join(filter(None, ("Endpoints", folder, f"{name}.json")))

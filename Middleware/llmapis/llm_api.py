@@ -119,6 +119,7 @@ class LlmApiService:
     def kept_sizes(self, messages: Sequence[Message]) -> Mapping[int, int]:
         """Return how many estimated tokens the keepsakes of messages add to a call, by index."""
         handler = self._handler
+        handler.changes.begin()
         return handler.sending().sizes(messages) if isinstance(handler, BaseChatCompletionsHandler) else {}
 
     @property

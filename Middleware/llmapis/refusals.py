@@ -15,6 +15,7 @@ import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from Middleware.exceptions import BackendError
@@ -48,6 +49,7 @@ _NEEDED = frozenset(
 )
 _STOPS = frozenset({"stop", "stop_sequences", "stop_sequence"})
 _EITHER = ("temperature", "top_p")
+_API_TYPE_FILE = ENDPOINT.lookup("apiTypeConfigFileName")
 _FIELD_KEYS = ("field", "parameter", "property", "argument")
 _THINKING = ("think", "thinking", "reasoning_effort")
 _CALL_ID_KEYS = {"tool_use": "id", "tool_result": "tool_use_id"}
@@ -367,20 +369,26 @@ class Changes:
 
     Attributes:
         made: the rows that apply to this call, each with what it found.
+        new: those of them that the server has not confirmed yet.
         effective: what is changed in the request that was made last.
     """
+
+    __slots__ = ("_asked", "_key", "_plain", "_settings", "effective", "made", "new")
 
     def __init__(self, settings: BackendSettings) -> None:
         self._settings, self._asked = settings, 0
         self._key = (id(settings.endpoint), settings.model)
-        known = process().one(_remembered).get(self._key)
-        self.made: list[Change] = list(known[1]) if known is not None else []
-        # Those that the server has not confirmed yet, and the payload without any.
-        self._new: list[Change] = []
+        self.made: tuple[Change, ...] = ()
+        self.new: tuple[Change, ...] = ()
         self._plain: Payload = {}
         self.effective: tuple[str, ...] = ()
-        if is_mistral(settings) and not self.has("ids"):
-            self.made.append((ROWS[-1], _FITTING))
+
+    def begin(self) -> None:
+        """Begin a call with the changes that earlier ones have found."""
+        known, settings = process().one(_remembered).get(self._key), self._settings
+        self.made, self.new, self.effective, self._asked = () if known is None else known[1], (), (), 0
+        if is_mistral(str(settings.endpoint.get(*_API_TYPE_FILE)), settings.base_url) and not self.has("ids"):
+            self.made += ((ROWS[-1], _FITTING),)
 
     def has(self, name: str, field: str | None = None) -> bool:
         """Return whether a row applies to this call, for what it calls ``field`` or for anything."""
@@ -392,11 +400,15 @@ class Changes:
 
     def has_just(self, name: str) -> bool:
         """Return whether a row applies that the server has not confirmed yet."""
-        return any(row.name == name for row, _ in self._new)
+        return any(row.name == name for row, _ in self.new)
 
     def apply(self, payload: Payload) -> Payload:
         """Return the payload to send."""
-        self._plain, changed, effective = payload, payload, list[str]()
+        # The payload without any changes.
+        self._plain = payload
+        if not self.made:
+            return payload
+        changed, effective = payload, list[str]()
         for row, field in self.made:
             before, changed = changed, row.change(changed, field)
             effective += [field] if changed is not before else []
@@ -410,17 +422,17 @@ class Changes:
             return False
         refusal = ServerRefusal(error.data or error.body, self._plain)
         found = [(row, field) for row in ROWS for field in row.finds(refusal, self._plain, self._settings)]
-        self._remember([change for change in self._new if change not in found])
-        self._new = [change for change in found if change not in self.made]
+        self._remember([change for change in self.new if change not in found])
+        self.new = tuple(change for change in found if change not in self.made)
         self._asked += 1
         if self._asked > MOST_CHANGES:
-            self._new = []
-        self.made += self._new
-        return bool(self._new)
+            self.new = ()
+        self.made += self.new
+        return bool(self.new)
 
     def answered(self) -> None:
         """Remember the changes that have helped."""
-        new, self._new = self._new, []
+        new, self.new = self.new, ()
         self._remember(new)
 
     def explain(self, error: BackendError) -> None:
@@ -435,7 +447,7 @@ class Changes:
         if text := " ".join(filter(None, dict.fromkeys(map(self._settings.remedy, fields)))):
             error.args = (f"{sentence(str(error))} {text}",)
 
-    def _remember(self, changes: list[Change]) -> None:
+    def _remember(self, changes: Iterable[Change]) -> None:
         store, settings = process().one(_remembered), self._settings
         for row, field in changes:
             known = store.get(self._key) or (settings.endpoint, ())
@@ -448,7 +460,7 @@ class Changes:
             logger.log(level, row.line, where, field, done, settings.remedy(field))
 
 
-def is_mistral(settings: BackendSettings) -> bool:
+@lru_cache(maxsize=256)
+def is_mistral(api_type_file: str, url: str) -> bool:
     """Return whether the API type or the host of an endpoint has the name of Mistral, whose servers check ids."""
-    name, url = str(ENDPOINT.value(settings.endpoint, "apiTypeConfigFileName")), settings.base_url.lower()
-    return "mistral" in name.lower() or ("mistral" in url and re.match(r"\w+://[^/?#]*mistral", url) is not None)
+    return "mistral" in api_type_file.lower() or re.match(r"\w+://[^/?#]*mistral", url.lower()) is not None

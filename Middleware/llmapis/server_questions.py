@@ -21,9 +21,11 @@ def ask_server(
     Raises HttpError without an answer, ConfigurationError for an invalid address.
     """
     data = None if body is None else json.dumps(body).encode("utf-8")
-    known = {"Accept": "application/json", **via_headers(), **headers}
+    known = {"Accept": "application/json", **headers}
     method, content = ("GET", {}) if data is None else ("POST", {"Content-Type": "application/json"})
-    request = HttpRequest(parse_target(url), method, {**known, **content}, seconds, seconds, max_bytes=max_bytes)
+    request = HttpRequest(
+        parse_target(url), method, {**known, **content}, seconds, seconds, max_bytes=max_bytes, varying=via_headers()
+    )
     return HttpClient().call(request, data, seconds=seconds)
 
 

@@ -26,7 +26,7 @@ from Middleware.utilities.http.connection import SLICE_SECONDS
 from Middleware.utilities.http.exchange import Exchange
 from Middleware.utilities.http.pool import ConnectionPool
 from Middleware.utilities.http.problems import HttpError, too_large_problem
-from Middleware.utilities.http.via import own_server, via_headers
+from Middleware.utilities.http.via import OwnServer, own_server, via_headers
 from Middleware.utilities.http.wire import HttpRequest, ResponseHead, Route, Target, parse_target
 from Middleware.utilities.text_utils import encode_text
 
@@ -74,13 +74,13 @@ class BackendRequest:
     other_url: str = ""
     file: str = ""
 
-    def to_http(self, url: str, traceparent: str = "") -> HttpRequest:
+    def to_http(self, url: str, own: OwnServer, traceparent: str = "") -> HttpRequest:
         """Return the request to ``url`` without its body. Raises ConfigValueError for an invalid URL."""
-        headers = {**via_headers(), **self.headers}
+        varying, headers = via_headers(own), self.headers
         if traceparent:
-            headers["traceparent"] = traceparent
-        if not any(name.lower() == "content-type" for name in headers):
-            headers["Content-Type"] = "application/json"
+            varying["traceparent"] = traceparent
+        if "Content-Type" not in headers and not any(name.lower() == "content-type" for name in headers):
+            headers = {**headers, "Content-Type": "application/json"}
         return HttpRequest(
             parse_target(url),
             "POST",
@@ -91,6 +91,7 @@ class BackendRequest:
             remembers_unreachable=True,
             keep_alive=True,
             route=Route(local_only=self.local_only),
+            varying=varying,
         )
 
 
@@ -136,7 +137,7 @@ class BackendStream:
 
     def __init__(self, pool: ConnectionPool, request: BackendRequest, scope: CancelScope) -> None:
         self._request, self._pool, self._scope = request, pool, scope
-        self._aborted = False
+        self._aborted, self._own = False, own_server()
         # The answer of the first URL, if the server does not have it.
         self._missed: tuple[ResponseHead, bytes, Target] | None = None
         known = process().one(answering_forms).get(request.url) if request.other_url else None
@@ -147,24 +148,26 @@ class BackendStream:
     def _open(self, url: str) -> None:
         request = self._request
         self._url, self._traceparent = url, "" if request.watch is None else request.watch.next_traceparent()
-        self._http = request.to_http(url, self._traceparent)
+        self._http = request.to_http(url, self._own, self._traceparent)
         self._exchange = Exchange(self._pool, self._http, encode_payload(request.payload), self._scope)
 
     def _read(self) -> Generator[bytes, None, None]:
-        exchange, watch = self._exchange, self._request.watch
-        if own_server().is_at(self.target.host, self.target.port, self._scope):
-            raise errors.loop_error(self._request.endpoint_name, self.target)
+        exchange, watch, target, own = self._exchange, self._request.watch, self._http.target, self._own
+        if target.port == own.port and own.is_at(target.host, target.port, self._scope):
+            raise errors.loop_error(self._request.endpoint_name, target)
         error: BaseException | None = None
         attempt = None if watch is None else watch.begin(self._url, self._request.payload, self._traceparent)
         try:
             head = yield from exchange.begin()
             if head is None:
                 return
-            body = b"" if head.status < 300 else (yield from self._error_body())
-            if exchange.stopped:
-                return
-            error = self._status_error(head, body) if head.status >= 300 else None
-            if not self._is_missing(head, body):
+            body = b""
+            if head.status >= 300:
+                body = yield from self._error_body()
+                if exchange.stopped:
+                    return
+                error = self._status_error(head, body)
+            if not self._has_two_forms or not self._is_missing(head, body):
                 if error is not None:
                     raise error
                 yield from exchange.body()
@@ -191,8 +194,6 @@ class BackendStream:
 
         Remembers the one that it has. Raises the error of the first URL if it has neither.
         """
-        if not self._has_two_forms:
-            return False
         request, missed = self._request, self._missed
         is_missing = head.status in NO_SUCH_PATH and not speaks_of_a_model(
             errors.readable_text(body), request.url, request.other_url

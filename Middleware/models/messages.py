@@ -98,6 +98,8 @@ def without_all_images(messages: Sequence[Message]) -> list[Message]:
 
     Those are where the images of the results were; an empty message of the user would look like an answer to them.
     """
+    if not [message for message in messages if "images" in message]:
+        return list(messages)
     return [
         without_images(message) if "images" in message else message
         for index, message in enumerate(messages)

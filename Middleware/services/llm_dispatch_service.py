@@ -198,7 +198,9 @@ class _Call:
             conversation += [*self.parts.examples, user, *self.exchange]
             self._warn_if_too_large(self.prompt)
         else:
-            conversation += self._without_repeated_systems(self._chat_window())
+            window = self._chat_window()
+            is_question = bool(window) and window[-1].get("role") != "system"
+            conversation += window if is_question else self._without_repeated_systems(window)
             conversation = selection.with_user_message(conversation, self.messages)
             conversation = selection.limit_images(conversation, self.max_images)
             if self.parts is not NO_PARTS:
@@ -260,8 +262,6 @@ class _Call:
 
     def _without_repeated_systems(self, window: list[Message]) -> list[Message]:
         """Return a conversation of system messages only without those that the node's system prompt contains."""
-        if leading_systems(window) < len(window):
-            return window
         prompt = restore_braces(self.system_prompt)
         return [message for message in window if restore_braces(message_text(message)) not in prompt]
 

@@ -143,10 +143,11 @@ class AdmissionMiddleware:
         method = environ["REQUEST_METHOD"] = environ.get("REQUEST_METHOD", "").upper()
         is_post, request_id = method == "POST", new_request_id()
         environ[REQUEST_ID_KEY] = request_id
-        self._use_plain_path(environ)
+        if (path := environ.get("PATH_INFO", "")) != plain_path(path):
+            self._use_plain_path(environ, path)
         if (refused := self._unchecked_refusal(environ)) is not None:
             return _refuse_connection(*refused, environ, start_response)
-        if (mounted := self._mounted(environ)) is not None:
+        if (mounted := self._mounted(environ.get("PATH_INFO", ""))) is not None:
             return mounted(environ, _with_headers(start_response, id_headers(environ), True))
         if is_post:
             logger.info("Request %s arrived: POST %s", request_id, ascii(environ.get("PATH_INFO", ""))[1:-1][:200])
@@ -200,25 +201,22 @@ class AdmissionMiddleware:
             return True
         if self._private_only and public_address(environ) is not None:
             return True
-        self._use_plain_path(environ)
-        if (mounted := self._mounted(environ)) is not None:
+        if (path := environ.get("PATH_INFO", "")) != plain_path(path):
+            self._use_plain_path(environ, path)
+        if (mounted := self._mounted(environ.get("PATH_INFO", ""))) is not None:
             return mounted.refuses(environ)
         decision = self._browsers.decide(environ)
         return not decision.preflight and (decision.refusal or self._check_key(environ)) is not None
 
-    def _use_plain_path(self, environ: WSGIEnvironment) -> None:
-        """Write the path as the routes do, for all that looks at it from now on. Parts of the server have their own."""
-        path = environ.get("PATH_INFO", "")
+    def _use_plain_path(self, environ: WSGIEnvironment, path: str) -> None:
+        """Write a path as the routes do, for all that looks at it from now on. Parts of the server have their own."""
         plain = plain_path(path)
         # What another spelling of such a part's path led to nowhere, as a rule of a proxy may close that part.
-        if plain != path and self._part_at(path) is self._part_at(plain) is None:
+        if self._mounted(path) is self._mounted(plain) is None:
             environ["PATH_INFO"] = plain
 
-    def _mounted(self, environ: WSGIEnvironment) -> OwnAdmission | None:
-        """Return the part of the server that a request is for; None for the rest of it."""
-        return self._part_at(environ.get("PATH_INFO", ""))
-
-    def _part_at(self, path: str) -> OwnAdmission | None:
+    def _mounted(self, path: str) -> OwnAdmission | None:
+        """Return the part of the server that a path is of; None for the rest of it."""
         for prefix, mounted in self._mounts:
             if path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("", "/"):
                 return mounted

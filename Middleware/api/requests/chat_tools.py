@@ -18,6 +18,8 @@ from Middleware.utilities.answers.tool_calls import read_fragment, whole_call
 logger = logging.getLogger(__name__)
 
 Fields = Mapping[str, object]
+TOOL_FIELDS = frozenset({"tools", "functions", "tool_choice", "function_call"})
+"""The fields of a request that tools may be in, or that choose one."""
 _FLAT = ("name", "description", "parameters", "strict")
 
 
@@ -62,10 +64,10 @@ class ChatTools(ResponsesTools):
 
     def offer(self) -> Choice:
         """Return the functions to offer, and the engine's ``tool_choice``."""
-        choice = self._choice
-        if not isinstance(choice, Mapping):
+        choice, functions = self._choice, self._offered.functions
+        if choice is None or not isinstance(choice, Mapping):
             # Without a tool there is nothing to require, and some back-ends refuse a choice without tools.
-            return self.functions, None if self.translated and not self.functions else choice
+            return functions, None if self.translated and not functions else choice
         allowed = choice.get("allowed_tools")
         if isinstance(choice.get("function"), Mapping) or (isinstance(allowed, Mapping) and not self.translated):
             return self.functions, choice
@@ -73,7 +75,7 @@ class ChatTools(ResponsesTools):
             given = allowed if isinstance(allowed, Mapping) else choice
             tools = given.get("tools")
             names = {self._name(tool) for tool in tools if isinstance(tool, Mapping)} if isinstance(tools, list) else {}
-            functions = [tool for tool in self.functions if self._name(tool) in names]
+            functions = [tool for tool in functions if self._name(tool) in names]
             return functions, given.get("mode") if functions else None
         name = self._name(choice)
         return self.functions, {"type": "function", "function": {"name": name}} if name else None

@@ -19,6 +19,7 @@ _IGNORED = frozenset(
 )
 # How many answers the client wants; 1 is the default.
 _COUNTS = ("n", "best_of")
+_LOOKED_AT = _IGNORED | {*_COUNTS, "suffix", "modalities"}
 
 
 def _logged() -> Once[tuple[str, str]]:
@@ -33,6 +34,9 @@ def first_ignored(field: str) -> bool:
 
 def look_at_fields(api_type: str, body: Mapping[str, object]) -> None:
     """Log the fields of a request that are ignored. Raises ClientError if it asks for text before its ``suffix``."""
+    # Most requests have none of them.
+    if _LOOKED_AT.isdisjoint(body):
+        return
     if api_type in (OPENAI_COMPLETION, OLLAMA_GENERATE) and not _is_blank(body.get("suffix")):
         raise ClientError("WilmerAI writes at the end of a text and cannot insert: 'suffix' is not supported.")
     # Not through its own get(), which refuses what cannot be used.

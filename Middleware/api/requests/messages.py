@@ -39,14 +39,17 @@ def chat_messages(raw: object, *, empty_texts_left_out: bool = False) -> list[Me
     prefixes = ROLE_PREFIXES if add_prefixes else {}
     messages: list[Message] = []
     has_calls = has_strays = False
-    for number, sent in enumerate(raw):
+    # How many messages have been made in addition to those of the client.
+    more = 0
+    for sent in raw:
         role, content = sent.get("role"), sent.get("content")
         # A conversation has thousands of messages with only these two, and a call for each would double the time.
         if len(sent) == 2 and isinstance(content, str) and isinstance(role, str) and role:
             role = ROLE_NAMES.get(role, role)
             messages.append({"role": role, "content": prefixes.get(role, "") + content if prefixes else content})
         else:
-            made = _messages(sent, number, prefixes, empty_texts_left_out)
+            made = _messages(sent, len(messages) - more, prefixes, empty_texts_left_out)
+            more += len(made) - 1
             has_calls = has_calls or any("tool_calls" in message for message in made)
             has_strays = has_strays or has_stray_images(made)
             messages += made

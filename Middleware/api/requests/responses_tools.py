@@ -50,7 +50,8 @@ class ResponsesTools:
         self._inside: dict[str, set[str]] = {}
         if not isinstance(tools, list | None):
             raise ClientError("The 'tools' field must be a list of objects.", param="tools")
-        self.add(tools or [], "tools")
+        if tools:
+            self.add(tools, "tools")
 
     @property
     def functions(self) -> list[dict[str, object]]:

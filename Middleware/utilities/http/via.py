@@ -11,7 +11,7 @@ import itertools
 import re
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
@@ -28,6 +28,8 @@ RESOLVE_SECONDS = 1.0
 # More hosts than any configuration has at this server's port.
 MAX_HOSTS = 256
 _HALF = 8
+# Random halves of tokens that are drawn at once, which costs one call of the system.
+_DRAWN = 256
 _TOKEN = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{32}(?![0-9A-Za-z])")
 
 
@@ -42,11 +44,16 @@ class OwnServer:
     def __init__(self) -> None:
         self.secret = secrets.token_bytes(32)
         self.port: int | None = None
+        self._halves: list[bytes] = []
         self._hosts: BoundedCache[str, bool] = BoundedCache(MAX_HOSTS)
 
     def token(self, half: bytes = b"") -> str:
         """Return a token: random bytes, which ``half`` may give, and as many bytes of their signature."""
-        half = half or secrets.token_bytes(_HALF)
+        try:
+            half = half or self._halves.pop()
+        except IndexError:
+            drawn = secrets.token_bytes(_HALF * _DRAWN)
+            half, *self._halves = [drawn[at : at + _HALF] for at in range(0, len(drawn), _HALF)]
         return (half + hmac.digest(self.secret, half, "sha256")[:_HALF]).hex()
 
     def has_made(self, token: str) -> bool:
@@ -74,13 +81,13 @@ def own_server() -> OwnServer:
     return process().one(OwnServer)
 
 
-def via_headers() -> Mapping[str, str]:
+def via_headers(own: OwnServer | None = None) -> dict[str, str]:
     """Return the header for a request to a back-end, made for the current request if there is one."""
     request = current_request()
-    if request is None:
-        return {HEADER: chain("")}
-    request.via = request.via or chain("")
-    return {HEADER: request.via}
+    value = (request is not None and request.via) or (own or own_server()).token()
+    if request is not None:
+        request.via = value
+    return {HEADER: value}
 
 
 def chain(received: str) -> str:

@@ -30,10 +30,9 @@ MAX_INFLATED_BYTES = 256 * 1024 * 1024
 
 _VERSION = b"HTTP/1."
 _A_REQUEST = Request(method="GET", target="/", headers=[("Host", "host")])
+_HEAD_END = b"\r\n\r\n"
 # Stands for the length of a body in a head that is kept.
 _SOME_LENGTH = "1"
-# Headers that differ from request to request, and are written behind the head that is kept. Their values are valid.
-_VARYING = ("traceparent", "X-Wilmer-Via")
 # Control characters that headers must not contain; a tab is allowed.
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _SECRET_PARAMETER = re.compile(r"key|token|secret|password|pwd|signature|\bsig\b|auth", re.IGNORECASE)
@@ -138,6 +137,7 @@ class HttpRequest:
 
     Attributes:
         headers: headers that HTTP itself requires are added unless they are given here.
+        varying: headers that differ from request to request to one address; their values are not checked.
         connect_timeout, read_timeout: seconds; the latter is the longest time without data from the server.
         single_attempt: do not try to connect a second time.
         remembers_unreachable: use the cache of unreachable servers: fail at once for one in it, and add to it.
@@ -157,6 +157,7 @@ class HttpRequest:
     max_bytes: int | None = None
     keep_encoded: bool = False
     route: Route = DEFAULT_ROUTE
+    varying: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def pooled(self) -> bool:
@@ -224,9 +225,10 @@ class HttpCall:
         where = f"{target.scheme}://{target.host_header}{target.path}" if absolute else target.path
         if body_length is None and request.method in ("POST", "PUT", "PATCH"):
             body_length = 0
+        varying = ""
+        for name, value in request.varying.items():
+            varying += f"\r\n{name}: {value}"
         # Elsewhere a URL may quote a conversation, which must not stay in memory.
-        kept = {**request.headers, **(extra or {})}
-        varying = "".join(f"{name}: {kept.pop(name)}\r\n" for name in _VARYING if name in kept)
         parts = _head_parts if request.remembers_unreachable else _head_parts.__wrapped__
         before, after = parts(
             request.method,
@@ -234,12 +236,13 @@ class HttpCall:
             target.host_header,
             target.authorization,
             body_length is not None,
-            tuple(kept.items()),
+            (*request.headers.items(), *(extra or {}).items()),
         )
         # The parser of the answer must know that a request was sent; any other one than CONNECT will do.
         self._http.send(_A_REQUEST)
-        head = before + str(body_length).encode("ascii") + after if after else before
-        return head[:-2] + varying.encode("ascii") + head[-2:] if varying else head
+        if after:
+            return f"{body_length}{varying}".encode("ascii").join((before, after))
+        return before.replace(_HEAD_END, varying.encode("ascii") + _HEAD_END) if varying else before
 
     def feed(self, data: bytes) -> bytes:
         """Return the body bytes in the received data. Raises WireError if it is not HTTP/1.x."""

@@ -6,10 +6,9 @@ import pytest
 
 from Middleware.llmapis.handlers.base import base_llm_api_handler
 from Middleware.models.process import process
-from Middleware.utilities.once import BoundedCache, Once
+from Middleware.utilities.once import BoundedCache
 
 
 @pytest.fixture(autouse=True)
 def unknown_endpoints() -> None:
     process().put(base_llm_api_handler._marked, BoundedCache[str, bool](8))
-    process().put(base_llm_api_handler._unmarked, Once[str]())

@@ -13,7 +13,7 @@ from Middleware.api.answers.stream_renderers import OpenAIChatStream, OpenAIComp
 from Middleware.api.answers.translated_chat_stream import TranslatedChatStream
 from Middleware.api.dialects import Dialect, dialect_of
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, asks_for_json, json_response, stream_flag
-from Middleware.api.requests.chat_tools import ChatTools
+from Middleware.api.requests.chat_tools import TOOL_FIELDS, ChatTools
 from Middleware.api.requests.ignored_fields import look_at_fields
 from Middleware.api.requests.messages import chat_messages, completion_messages, with_user_options
 from Middleware.api.requests.responses_input import conversation, own_items, previous_response_id
@@ -80,9 +80,14 @@ class OpenAIApiHandler(BaseApiHandler):
     def _chat(self, context: RequestContext, body: dict[str, object]) -> Response:
         if self.asks_for_tool_choice_only(body.get("messages")):
             return json_response(self.builder.build_openai_tool_call_response())
-        tools = ChatTools(body)
-        messages = _messages(context, body, tools)
-        functions, choice = tools.offer()
+        # Most requests have none, and cost nothing for them.
+        tools = None if TOOL_FIELDS.isdisjoint(body) else ChatTools(body)
+        if body.get("messages") is not None or body.get("input") is None:
+            messages = chat_messages(body.get("messages"))
+        else:
+            tools = tools or ChatTools(body)
+            messages = _messages_of_items(context, body, tools)
+        functions, choice = ([], None) if tools is None else tools.offer()
         context.has_tools = bool(functions)
         context.schema_field = "response_format" if asks_for_json(body.get("response_format")) else ""
         context.stream = stream_flag(body, default=False)
@@ -91,18 +96,18 @@ class OpenAIApiHandler(BaseApiHandler):
         def whole(answer: FinishedAnswer) -> dict[str, object]:
             return self.builder.build_openai_chat_completion_response(
                 answer.text,
-                tools.client_calls(answer.tool_calls or ()),
+                (tools or ChatTools(body)).client_calls(answer.tool_calls) if answer.tool_calls else None,
                 model=model,
                 finish_reason=answer.finish_reason,
                 usage=answer.usage,
                 reasoning=answer.reasoning,
                 fingerprint=answer.fingerprint,
                 request_id=context.request_id,
-                legacy=tools.legacy,
+                legacy=tools is not None and tools.legacy,
             )
 
         def renderer() -> OpenAIChatStream:
-            if tools.translated or tools.legacy:
+            if tools is not None and (tools.translated or tools.legacy):
                 return TranslatedChatStream(model, _wants_usage(body), context.request_id, tools)
             return OpenAIChatStream(model, _wants_usage(body), context.request_id)
 
@@ -131,13 +136,11 @@ class OpenAIApiHandler(BaseApiHandler):
         )
 
 
-def _messages(context: RequestContext, body: dict[str, object], tools: ChatTools) -> list[Message]:
-    """Return the messages of a chat request. Some clients send the items of the Responses API in their place.
+def _messages_of_items(context: RequestContext, body: dict[str, object], tools: ChatTools) -> list[Message]:
+    """Return the messages of a chat request whose client sends the items of the Responses API in their place.
 
     ``tools``: also gets the tools that items bring.
     """
-    if body.get("messages") is not None or body.get("input") is None:
-        return chat_messages(body.get("messages"))
     caller = Caller.of((config_utils.get_current_username(),), context.api_key)
     talk = get_response_store().conversation(caller, previous_response_id(body), own_items(body))
     return with_user_options(conversation(body.get("instructions"), talk.history, talk.items, tools))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 from Middleware.llmapis.api_types import injected_text
 from Middleware.llmapis.handlers.base.alternate_roles import alternate_roles
@@ -46,7 +46,7 @@ class BaseChatCompletionsHandler(BaseLlmApiHandler):
         return body
 
     def has_content(self, prompt: Prompt, payload: Mapping[str, object]) -> bool:
-        messages = cast(Sequence[BackendMessage], payload["messages"])
+        messages: Any = payload["messages"]
         if not (prompt.textless or says_nothing(messages)):
             return True
         contents = [message.get("content") for message in messages]
@@ -117,9 +117,12 @@ class BaseChatCompletionsHandler(BaseLlmApiHandler):
 
 def says_nothing(messages: Iterable[Mapping[str, object]]) -> bool:
     """Return whether there is neither a text nor a tool call in the messages."""
-    return all(
-        text_of(message.get("content")).strip() in NO_TEXTS and not message.get("tool_calls") for message in messages
-    )
+    for message in messages:
+        content = message.get("content")
+        text = content if isinstance(content, str) else text_of(content)
+        if text.strip() not in NO_TEXTS or message.get("tool_calls"):
+            return False
+    return True
 
 
 def inject_texts(messages: list[BackendMessage], endpoint: Mapping[str, object]) -> None:

@@ -22,7 +22,7 @@ from Middleware.exceptions import (
     EarlyTerminationException,
     InvalidLlmResponseError,
 )
-from Middleware.llmapis.addresses import api_path_of, compose, key_headers
+from Middleware.llmapis.addresses import API_PATH, compose, key_headers
 from Middleware.llmapis.backend_errors import (
     loop_error,
     said_in,
@@ -49,7 +49,7 @@ from Middleware.utilities.config.keys.api_type import API_TYPE, STRUCTURED_OUTPU
 from Middleware.utilities.http.connect import HEARTBEAT_SECONDS
 from Middleware.utilities.http.connection import SLICE_SECONDS
 from Middleware.utilities.http.wire import parse_target
-from Middleware.utilities.once import MAX_REMEMBERED, BoundedCache, Once
+from Middleware.utilities.once import MAX_REMEMBERED, BoundedCache
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
 
 if TYPE_CHECKING:
@@ -61,13 +61,8 @@ DONE = "[DONE]"
 
 
 def _marked() -> BoundedCache[str, bool]:
-    """Return the endpoints whose streams have had an end."""
+    """Return the endpoints whose streams have had an end, and as False those that were logged because they had none."""
     return BoundedCache(MAX_REMEMBERED)
-
-
-def _unmarked() -> Once[str]:
-    """Return the endpoints that were logged because their streams have none."""
-    return Once()
 
 
 _decoder = json.JSONDecoder()
@@ -142,7 +137,8 @@ class BackendSettings:
     @property
     def api_path(self) -> str | None:
         """The endpoint's ``apiPath``; None without one."""
-        return api_path_of(self.endpoint)
+        found = self.endpoint.get(*API_PATH)
+        return found if isinstance(found, str) else None
 
 
 def bearer_headers(settings: BackendSettings, kind: str = "") -> dict[str, str]:
@@ -194,14 +190,18 @@ class BaseLlmApiHandler(ABC):
         self._transport = transport
         self._scope = scope
         self._connection: BackendStream | None = None
-        self._begin()
+        # Whether there has been a call, and whether another thread has ended its stream.
+        self._began = self._aborted = False
+        self.changes = Changes(settings)
+        self._repeats: Repeats | None = None
         self._reset()
 
     def _begin(self) -> None:
         """Begin a call, of one attempt or several."""
-        # Whether another thread has ended the stream.
-        self._aborted = False
-        self.changes, self._repeats = Changes(self.settings), Repeats(self.settings)
+        if self._began:
+            self._reset()
+        self._began, self._aborted, self._repeats = True, False, None
+        self.changes.begin()
 
     def _reset(self) -> None:
         self.outcome = LlmOutcome(endpoint_config=self.settings.endpoint, endpoint_name=self.settings.endpoint_name)
@@ -289,7 +289,7 @@ class BaseLlmApiHandler(ABC):
                 failure = self._translate_end(chunk) if chunk["finish_reason"] is not None else None
         except BackendResponseError as error:
             chunk, failure = None, error
-        brings = chunk is not None and carries(chunk)
+        brings = chunk is not None and (bool(chunk["token"]) or carries(chunk))
         if failure is not None and not brings and not chunks:
             raise failure
         # It is raised after the chunks before it have been delivered.
@@ -305,7 +305,8 @@ class BaseLlmApiHandler(ABC):
             if parts is not None and not self.reasoned:
                 parts.first_at = time.perf_counter()
             self.flowing, self.reasoned = bool(token or chunk.get("tool_calls")), True
-            self.changes.answered()
+            if self.changes.new:
+                self.changes.answered()
         if parts is not None:
             if token:
                 parts.texts.append(token)
@@ -368,7 +369,7 @@ class BaseLlmApiHandler(ABC):
         """Return the answer in a complete JSON body. Raises BackendResponseError if it holds none, or a failure."""
         # The back-end has finished, whatever its answer contains.
         self.ended, body = True, unlisted(body)
-        if not isinstance(body, Mapping):
+        if not isinstance(body, dict):
             raise self.no_answer(body)
         answer, outcome = self.read_response(body), self.outcome
         reason = finish_reason(outcome.finish_reason, self.settings.endpoint_name)
@@ -384,15 +385,15 @@ class BaseLlmApiHandler(ABC):
         elif not answer and self.refusal:
             answer, outcome.finish_reason = self.refusal, "content_filter"
         self._note_answer(bool(answer))
-        self._keep(calls)
+        if calls or self.kept:
+            self._keep(calls)
         return answer
 
     def _keep(self, calls: Sequence[ToolCall]) -> None:
         """Keep what the answer has in addition to its text and calls for the next request of the client."""
-        # One without any is kept as well, as another with the same calls may have some.
-        if self.kept or calls:
-            origin = origin_of(self.settings)
-            remember(origin, self.kept.finish(origin), calls)
+        # Calls without any are kept as well, as another answer with the same calls may have some.
+        origin = origin_of(self.settings)
+        remember(origin, self.kept.finish(origin), calls)
 
     # -- the call ------------------------------------------------------------------------------------------------
     def request(self, prompt: Prompt, stream: bool) -> BackendRequest:
@@ -429,7 +430,6 @@ class BaseLlmApiHandler(ABC):
         """Return the complete answer: a string, or a dict with tool calls; ``""`` for a cancelled call."""
         self._begin()
         while not self.is_cancelled:
-            self._reset()
             request = self.request(prompt, False)
             try:
                 body = self._transport.post_json(request, self._scope)
@@ -449,7 +449,6 @@ class BaseLlmApiHandler(ABC):
         self._begin()
         scope = self._scope
         while not self.is_cancelled and not self._aborted:
-            self._reset()
             if prompt.watch is not None:
                 self.parts = prompt.watch.parts()
             request = self.request(prompt, True)
@@ -461,7 +460,9 @@ class BaseLlmApiHandler(ABC):
                     if not block:
                         yield {"token": "", "finish_reason": None}
                         continue
-                    chunks = self._before_end(self.read_events(framer.feed(block)))
+                    chunks = self.read_events(framer.feed(block))
+                    if self.ended:
+                        chunks = self._before_end(chunks)
                     if not self.understood and not chunks:
                         start += block[: max(WHOLE_LIMIT - len(start), 0)]
                     # Comments or an incomplete event prove that the server is alive, so they become a heartbeat.
@@ -502,6 +503,7 @@ class BaseLlmApiHandler(ABC):
             raise error
         if self.changes.learn(error) and self.changes.apply(self.payload(prompt)) != request.payload:
             return 0.0
+        self._repeats = self._repeats or Repeats(self.settings)
         wait = self._repeats.wait_after(error)
         if wait is None:
             self.changes.explain(error)
@@ -515,13 +517,16 @@ class BaseLlmApiHandler(ABC):
             slices += 1
             if slices % _SLICES_PER_HEARTBEAT == 0:
                 yield {"token": "", "finish_reason": None}
+        if not self.is_cancelled and not self._aborted:
+            self._reset()
 
     def _note_answer(self, has_content: bool) -> None:
         """Note at the end of an answer which changes have helped, and whether it is empty.
 
         Raises BackendResponseError if the server has only loaded the model, as Ollama does for an empty prompt.
         """
-        self.changes.answered()
+        if self.changes.new:
+            self.changes.answered()
         outcome, name = self.outcome, self.settings.endpoint_name
         if has_content or outcome.finish_reason == "content_filter":
             return
@@ -545,7 +550,8 @@ class BaseLlmApiHandler(ABC):
         if self.ended or self.closed:
             yield from self._after_reason(connection, framer)
         begun, skipped, last = framer.is_inside_event, sum(self._skipped.values()), framer.finish()
-        yield from self._batch(self._before_end(self.read_events(last)))
+        if last:
+            yield from self._batch(self._before_end(self.read_events(last)))
         if self.failure is not None:
             raise self.failure
         is_half = begun and (not last or sum(self._skipped.values()) > skipped)
@@ -569,8 +575,8 @@ class BaseLlmApiHandler(ABC):
         if self.understood and (self._fragments or self.kept):
             self._keep(assembled(self._fragments))
         for chunk in self._held:
-            if chunk["finish_reason"] is not None:
-                # A call may have come after the reason.
+            if chunk["finish_reason"] is not None and (self.called or self.refusal):
+                # They may have come after the reason.
                 chunk["finish_reason"] = self.outcome.finish_reason = self._ended_as(chunk["finish_reason"])
         yield from self._batch(self._held)
 
@@ -624,14 +630,17 @@ class BaseLlmApiHandler(ABC):
         """
         if not self.formed:
             raise self.no_answer(None)
-        name = self.settings.endpoint_name
+        name, marked = self.settings.endpoint_name, process().one(_marked)
+        known = marked.get(name)
         if self.ended or self.closed:
-            process().one(_marked).put(name, True)
-        elif is_half or process().one(_marked).get(name):
+            if not known:
+                marked.put(name, True)
+        elif is_half or known:
             raise BackendResponseError(f"{self._endpoint_label()}: the stream ended without its end.", endpoint=name)
         else:
             self.outcome.is_unmarked = True
-            if process().one(_unmarked).first(name):
+            if known is None:
+                marked.put(name, False)
                 logger.info(
                     "Endpoint '%s' sends no end of its streams: a broken one cannot be told from a whole one.", name
                 )

@@ -118,8 +118,8 @@ def reasoning_of(fields: Mapping[str, object], with_details: bool = True) -> str
     Servers use two keys for it, Mistral content blocks, and OpenRouter a list of details, often in addition to a key.
     ``with_details``: the answer has had no such key so far, so that the details are not a second copy.
     """
-    plain = next(filter(None, (text_in(fields, name) for name in REASONING)), "")
     content, details = fields.get("content"), fields.get("reasoning_details")
+    plain = text_in(fields, REASONING[0]) or text_in(fields, REASONING[1])
     plain = plain or (_thinking_in(content) if isinstance(content, list) else "")
     return plain or (_detailed(details) if with_details and isinstance(details, list) else "")
 
@@ -139,4 +139,4 @@ def _thinking_in(blocks: list[object]) -> str:
 def _error_in(choice: Mapping[str, object]) -> object:
     """Return the error in a choice, or in its message; None for none."""
     said = choice.get("delta") or choice.get("message")
-    return choice.get("error") or (said.get("error") if isinstance(said, Mapping) else None) or None
+    return choice.get("error") or (said.get("error") if isinstance(said, dict) else None) or None

@@ -100,25 +100,30 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
 
     def read_choice(self, choice: Mapping[str, object], chunk: Chunk) -> None:
         # Servers that stream nothing send one event with the whole message.
-        delta = choice.get("delta") if isinstance(choice.get("delta"), Mapping) else choice.get("message")
-        if not isinstance(delta, Mapping):
+        delta = choice.get("delta") if isinstance(choice.get("delta"), dict) else choice.get("message")
+        if not isinstance(delta, dict):
             return
         self.formed = True
-        chunk["token"] = text_of(delta.get("content")) or self.refused(text_in(delta, "refusal"))
-        self._keep_thoughts(delta)
+        content = delta.get("content")
+        chunk["token"] = content if isinstance(content, str) else text_of(content)
+        # Most have nothing else.
+        if isinstance(content, list) or not delta.keys() <= _PLAIN:
+            self._read_others(delta, chunk)
+
+    def _read_others(self, delta: Mapping[str, object], chunk: Chunk) -> None:
+        """Copy what a delta has next to its text to ``chunk``."""
+        chunk["token"] = chunk["token"] or self.refused(text_in(delta, "refusal"))
+        # What the server wants back, and the thoughts in the content.
+        self.kept.read(delta)
+        if isinstance(content := delta.get("content"), list):
+            blocks = [block for block in content if isinstance(block, Mapping) and block.get("type") == THINKING]
+            self.kept.add(CONTENT, blocks)
         calls = self._calls(delta)
         if calls:
             chunk["tool_calls"] = calls
         reasoning = reasoning_of(delta, not self.kept.has(*REASONING))
         if reasoning:
             chunk["reasoning"] = reasoning
-
-    def _keep_thoughts(self, message: Mapping[str, object]) -> None:
-        """Keep the members of a message or delta that the server wants back, and the thoughts in its content."""
-        self.kept.read(message)
-        if isinstance(content := message.get("content"), list):
-            blocks = [block for block in content if isinstance(block, Mapping) and block.get("type") == THINKING]
-            self.kept.add(CONTENT, blocks)
 
     def _calls(self, message: Mapping[str, object]) -> list[ToolCall]:
         """Return the tool calls of a message or a delta, without those that no client can read."""
@@ -140,13 +145,13 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
     def read_response(self, body: Mapping[str, object]) -> Answer:
         choice = self.open_answer(body)
         message = choice.get("message", choice.get("delta"))
-        if not isinstance(message, Mapping):
+        if not isinstance(message, dict):
             raise self.no_answer(body)
-        kinds = {"content": str | list | None, "tool_calls": list | None}
-        if not all(isinstance(message.get(key), kind) for key, kind in kinds.items()):
+        content = message.get("content")
+        if not isinstance(content, str | list | None) or not isinstance(message.get("tool_calls"), list | None):
             # It is this dialect, and the text of the answer belongs into no message.
             raise self.no_answer(dict.fromkeys(message))
-        content, calls = text_of(message.get("content")), self._calls(message)
-        self.outcome.reasoning, self.refusal = reasoning_of(message), text_in(message, "refusal")
-        self._keep_thoughts(message)
-        return with_tool_calls(content, calls)
+        chunk: Chunk = {"token": "", "finish_reason": None}
+        self.read_choice({"message": message}, chunk)
+        self.outcome.reasoning = chunk.get("reasoning", "")
+        return with_tool_calls("" if self.refusal else chunk["token"], chunk.get("tool_calls", []))
