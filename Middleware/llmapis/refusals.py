@@ -390,9 +390,9 @@ class Changes:
         if is_mistral(str(settings.endpoint.get(*_API_TYPE_FILE)), settings.base_url) and not self.has("ids"):
             self.made += ((ROWS[-1], _FITTING),)
 
-    def has(self, name: str, field: str | None = None) -> bool:
-        """Return whether a row applies to this call, for what it calls ``field`` or for anything."""
-        return any(row.name == name and field in (None, found) for row, found in self.made)
+    def has(self, name: str) -> bool:
+        """Return whether a row applies to this call."""
+        return any(row.name == name for row, _ in self.made)
 
     def fields(self, name: str) -> list[str]:
         """Return for what a row applies to this call."""

@@ -325,6 +325,17 @@ def test_words_of_the_user_are_not_remembered(lab: Lab, backend: StubBackend) ->
     assert backend.requests[2].json == backend.requests[0].json
 
 
+def test_calls_that_waited_know_what_was_learned_before_they_are_sent(lab: Lab, backend: StubBackend) -> None:
+    lab.endpoint("E", {}, backend.url)
+    refusing(backend, (has("top_k"), "Unrecognized request argument supplied: top_k", 400))
+    waiting = [LlmApiService("E", "raw", 300, False) for _ in range(2)]
+    assert ask(lab, backend) == "Hello" and len(backend.requests) == 2
+    for service in waiting:
+        for _ in range(2):
+            assert service.get_response_from_llm(conversation=HI) == "Hello"
+    assert len(backend.requests) == 6 and all("top_k" not in request.json for request in backend.requests[1:])
+
+
 NO_TOOLS = (
     '"m" does not support tools',
     "Tools are not supported by this model",

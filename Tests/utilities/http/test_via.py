@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -32,6 +33,17 @@ def test_a_token_belongs_to_one_process() -> None:
     assert comes_back(passed_on) and passed_on.endswith(f", {sent}")
     install(mine)
     assert comes_back(passed_on)
+
+
+def test_no_token_comes_twice() -> None:
+    """Its random half is one of many that are drawn at once, by whichever thread needs it."""
+    server = OwnServer()
+    with ThreadPoolExecutor(8) as pool:
+        tokens = list(pool.map(lambda _: server.token(), range(4 * via._DRAWN)))
+    assert len(set(tokens)) == len(tokens) and all(map(server.has_made, tokens))
+    # A secret that is shared later counts for tokens whose half was drawn before.
+    server.secret = OwnServer().secret
+    assert server.has_made(server.token()) and not server.has_made(tokens[0])
 
 
 def test_processes_with_one_secret_are_one_server() -> None:
