@@ -23,6 +23,9 @@ WAITS = (0.25, 0.5)
 BUSY_WAITS = (0.5, 1.0)
 LOADING_WAIT = 1.0
 _BUSY = (408, 429, 529)
+# A stream begins towards the client after the second time, and until then its failure has its own status. A failure
+# after the first is not repeated, as another attempt that takes as long would end too late for that.
+EARLY_SECONDS, BEGUN_SECONDS = 2.5, 5.0
 # These failures do not pass.
 _LASTING = (501, 505, 508)
 
@@ -30,8 +33,9 @@ _LASTING = (501, 505, 508)
 class Repeats:
     """Counts the attempts of one call. With a backup, that is the second attempt."""
 
-    def __init__(self, settings: BackendSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: BackendSettings, streams_since: float | None = None) -> None:
+        """``streams_since``: when a streamed call began, in monotonic seconds."""
+        self._settings, self._streams_since = settings, streams_since
         self._loading_since: float | None = None
         self._attempts, self._was_stale = 1, False
 
@@ -52,7 +56,9 @@ class Repeats:
             return 0.0
         waits = BUSY_WAITS if error.lost or status in _BUSY else WAITS
         passes = error.lost or status in _BUSY or ((status or 0) >= 500 and status not in _LASTING)
-        if not passes or self._attempts == MOST_ATTEMPTS:
+        elapsed = 0.0 if self._streams_since is None else time.monotonic() - self._streams_since
+        is_late = waits is WAITS and EARLY_SECONDS <= elapsed < BEGUN_SECONDS
+        if not passes or is_late or self._attempts == MOST_ATTEMPTS:
             return None
         wait = waits[self._attempts - 1] if error.retry_after is None else error.retry_after
         self._log("the connection was lost before an answer" if error.lost else f"status {status}", wait)

@@ -202,7 +202,7 @@ VALUES = (
         MAIN,
         '"temperature": 0.5\n',
         '"temperature": 0.5,\n    "thinkingMode": "offf"\n',
-        ("'thinkingMode' is 'offf', which is unknown", "off, on, low, medium, high"),
+        ("'thinkingMode' is 'offf', which is unknown", "off, on, minimal, low, medium, high"),
         "off",
         at='"thinkingMode"',
         more={API_TYPE: THINKING},

@@ -131,9 +131,10 @@ def test_failure_after_a_heartbeat(silent: dict[str, Response]) -> None:
         (False, status_reply(400, "no such model")),
         (True, status_reply(400, "no such model")),
         (True, status_reply(503, "busy")),
+        (True, status_reply(500, "scripted", header_delay=3.0)),
         (False, Reply(body=b"<html>")),
     ],
-    ids=["whole", "stream", "stream 503", "not JSON"],
+    ids=["whole", "stream", "stream 503", "stream 500 after 3 s", "not JSON"],
 )
 def test_early_failure_has_a_real_status(server: Launcher, backend: Backend, stream: bool, reply: Reply) -> None:
     backend.replies["single"] = reply

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from Middleware.common.constants import OLLAMA_GENERATE, OPENAI_COMPLETION
 from Middleware.exceptions import ClientError
 from Middleware.models.process import process
 from Middleware.utilities import config_utils
@@ -32,12 +31,12 @@ def first_ignored(field: str) -> bool:
     return process().one(_logged).first((config_utils.get_current_username(), field))
 
 
-def look_at_fields(api_type: str, body: Mapping[str, object]) -> None:
+def look_at_fields(body: Mapping[str, object]) -> None:
     """Log the fields of a request that are ignored. Raises ClientError if it asks for text before its ``suffix``."""
     # Most requests have none of them.
     if _LOOKED_AT.isdisjoint(body):
         return
-    if api_type in (OPENAI_COMPLETION, OLLAMA_GENERATE) and not _is_blank(body.get("suffix")):
+    if not _is_blank(body.get("suffix")):
         raise ClientError("WilmerAI writes at the end of a text and cannot insert: 'suffix' is not supported.")
     # Not through its own get(), which refuses what cannot be used.
     sent = dict(body.items())

@@ -60,7 +60,7 @@ class OllamaApiHandler(BaseApiHandler):
             raise ClientError("The 'model' field is required.")
         super().identify(context, body)
         if not is_load_call(http.environ, body):
-            look_at_fields(context.api_type, body)
+            look_at_fields(body)
         context.schema_field = "format" if body.get("format") else ""
 
     # -- models --------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class OpenAIApiHandler(BaseApiHandler):
         if context.api_type == OPENAI_CHAT and "messages" not in body and body.get("input") is None:
             raise ClientError("The 'messages' field is required.")
         super().identify(context, body)
-        look_at_fields(context.api_type, body)
+        look_at_fields(body)
 
     # -- models --------------------------------------------------------------------------------------------------
     def models(self) -> Response:

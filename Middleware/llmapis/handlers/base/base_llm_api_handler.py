@@ -194,13 +194,16 @@ class BaseLlmApiHandler(ABC):
         self._began = self._aborted = False
         self.changes = Changes(settings)
         self._repeats: Repeats | None = None
+        # When a streamed call began.
+        self._streams_since: float | None = None
         self._reset()
 
-    def _begin(self) -> None:
+    def _begin(self, is_streamed: bool) -> None:
         """Begin a call, of one attempt or several."""
         if self._began:
             self._reset()
         self._began, self._aborted, self._repeats = True, False, None
+        self._streams_since = time.monotonic() if is_streamed else None
         self.changes.begin()
 
     def _reset(self) -> None:
@@ -428,7 +431,7 @@ class BaseLlmApiHandler(ABC):
 
     def handle_non_streaming(self, prompt: Prompt) -> Answer:
         """Return the complete answer: a string, or a dict with tool calls; ``""`` for a cancelled call."""
-        self._begin()
+        self._begin(False)
         while not self.is_cancelled:
             request = self.request(prompt, False)
             try:
@@ -446,7 +449,7 @@ class BaseLlmApiHandler(ABC):
 
     def handle_streaming(self, prompt: Prompt) -> Generator[Chunk, None, None]:
         """Yield the answer chunk by chunk; sends the request at the first ``next`` and ends when cancelled."""
-        self._begin()
+        self._begin(True)
         scope = self._scope
         while not self.is_cancelled and not self._aborted:
             if prompt.watch is not None:
@@ -503,7 +506,7 @@ class BaseLlmApiHandler(ABC):
             raise error
         if self.changes.learn(error) and self.changes.apply(self.payload(prompt)) != request.payload:
             return 0.0
-        self._repeats = self._repeats or Repeats(self.settings)
+        self._repeats = self._repeats or Repeats(self.settings, self._streams_since)
         wait = self._repeats.wait_after(error)
         if wait is None:
             self.changes.explain(error)
