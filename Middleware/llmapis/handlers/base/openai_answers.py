@@ -52,7 +52,7 @@ class OpenAiAnswers(BaseLlmApiHandler):
         """
         choices = body.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
-        if body.get("error") or (choice is None and (failed or "error" in (body.get("object"), body.get("type")))):
+        if body.get("error") or failed or (choice is None and "error" in (body.get("object"), body.get("type"))):
             self.raise_error_object(body.get("error") or body, body)
         return choice if isinstance(choice, Mapping) else None
 

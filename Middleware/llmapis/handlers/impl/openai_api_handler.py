@@ -84,6 +84,7 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
                     and self.flowing
                     and not self.ended
                     and not body.get("usage")
+                    and event[0] != "error"
                     and "error" not in body
                     and "error" not in choice
                 ):

@@ -206,9 +206,15 @@ def test_error_object_raises(error: dict[str, Any]) -> None:
         read(error)
 
 
-def test_error_event_raises() -> None:
+@pytest.mark.parametrize("more", ["", ', "choices": [{"delta": {"content": ""}}]', ', "choices": []'])
+def test_error_event_raises(more: str) -> None:
+    call = handler()
+    event = f'event: error\ndata: {{"message": "bad"{more}}}\n\n'.encode()
     with pytest.raises(BackendResponseError, match="bad"):
-        handler().read_events(SSEParser().feed(b'event: error\ndata: {"message": "bad"}\n\n'))
+        call.read_events(SSEParser().feed(event))
+    call.flowing = True  # as after the first text
+    with pytest.raises(BackendResponseError, match="bad"):
+        call.read_events(SSEParser().feed(event))
 
 
 LLAMA_CPP_ERROR = b'error: {"code":500,"message":"the request exceeds the available context size","type":"x"}\n\n'
