@@ -12,7 +12,8 @@ from Tests.clients.cases import MARKS, NODE, TEXT, calls_tool, conversation
 from Tests.clients.client import RESULTS
 from Tests.integration.launcher import Backend, Launcher
 
-pytestmark = MARKS
+# The packages use names of each other that newer versions deprecate.
+pytestmark = [*MARKS, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 @pytest.mark.parametrize(("name", "stream"), alternate(itertools.product(LOOPS, (False, True)), 5))
