@@ -51,6 +51,7 @@ class OtlpReceiver(StubBackend):
     def __init__(self) -> None:
         super().__init__()
         self.bodies: list[bytes] = []
+        self.refused: list[bytes] = []
         self.paths: set[str] = set()
         self.status = 200
         self.asked, self.answers = threading.Event(), threading.Event()
@@ -61,6 +62,8 @@ class OtlpReceiver(StubBackend):
         if self.status == 200:
             self.paths.add(request.path)
             self.bodies.append(request.body)
+        else:
+            self.refused.append(request.body)
         return Reply(self.status, b"", held=self.answers)
 
     def spans(self) -> list[Received]:
