@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import logging
 import re
 import threading
 import time
@@ -22,6 +21,7 @@ from Middleware.exceptions import DataKeyError
 from Middleware.models.messages import Keepsake, Message, ToolCall
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, current_request
+from Middleware.utilities.answers.arguments_repair import repaired_arguments
 from Middleware.utilities.answers.tool_calls import CALL_FORM, calls_among, read_fragment, with_unique_ids
 from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
@@ -34,8 +34,6 @@ from Middleware.utilities.text_utils import message_text, rough_estimate_token_l
 
 if TYPE_CHECKING:
     from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, BackendSettings
-
-logger = logging.getLogger(__name__)
 
 MESSAGE: Literal["message"] = "message"
 # Claude's blocks of thinking, and Mistral's, which are parts of the content.
@@ -75,6 +73,12 @@ def origin_of(settings: BackendSettings) -> str:
     model = settings.model or ENDPOINT.value(settings.endpoint, "modelNameToSendToAPI")
     named = json.dumps([API_TYPE.value(settings.api_type, "type"), *target.origin, model or ""])
     return hashlib.sha256(named.encode()).hexdigest()[:8]
+
+
+def level_of(endpoint: Mapping[str, object]) -> Level:
+    """Return the endpoint's ``reasoningToBackend``; the default for an unknown value."""
+    level = str(ENDPOINT.value(endpoint, "reasoningToBackend")).lower()
+    return level if level in LEVELS else LEVELS[0]
 
 
 def is_kept(member: str) -> bool:
@@ -295,36 +299,25 @@ def agreeing(found: Sequence[KeptAnswer], wanted: KeptAnswer) -> list[KeptAnswer
     return same if len(same) == 1 else [one for one in same or found if one.question == wanted.question]
 
 
-def _wanted(request: RequestContext | None, calls: Sequence[ToolCall], question: str) -> KeptAnswer:
+def _wanted(request: RequestContext, calls: Sequence[ToolCall], question: str) -> KeptAnswer:
     """Return an answer without keepsakes, to find the one that is kept."""
     ids, shapes = [], []
     for call in calls:
         found, name, arguments = read_fragment(call)
         ids.append(found)
         # The case of a name may have been changed for the client.
-        shapes.append([name.lower(), _value_of(arguments)])
-    key = request.api_key if request is not None else None
-    owner = get_current_username(), hash_api_key(key) if key else ""
+        shapes.append([name.lower(), json.loads(repaired_arguments(arguments))])
+    owner = get_current_username(), hash_api_key(request.api_key) if request.api_key else ""
     shape = json.dumps(sorted(shapes, key=repr), sort_keys=True, default=str)
     return KeptAnswer(owner, tuple(ids), _hash(shape), _hash(question))
-
-
-def _value_of(arguments: object) -> object:
-    if not isinstance(arguments, str):
-        return arguments or {}
-    try:
-        return json.loads(arguments or "{}")
-    # What is not JSON is repaired before it reaches a server, in one way.
-    except (ValueError, RecursionError):
-        return {}
 
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _cipher(request: RequestContext | None) -> Cipher:
-    if request is None or not request.redact or not request.api_key:
+def _cipher(request: RequestContext) -> Cipher:
+    if not request.redact or not request.api_key:
         return NO_CIPHER
     return FernetCipher(derive_encryption_key(request.api_key, get_current_username()))
 
@@ -442,19 +435,18 @@ def plain_text(one: Keepsake) -> str:
     """Return the thought in a keepsake; "" for other values."""
     value = one["value"]
     if one["member"] in (BLOCKS, CONTENT) and isinstance(value, list):
-        return "".join(_thought_in(block) for block in value if isinstance(block, Mapping))
-    is_text = isinstance(value, str) and one["at"] == MESSAGE and not any(word in one["member"] for word in _NO_TEXT)
+        return "".join(thought_in(block) for block in value if isinstance(block, Mapping))
+    member = one["member"].lower()
+    is_text = isinstance(value, str) and one["at"] == MESSAGE and not any(word in member for word in _NO_TEXT)
     return str(value) if is_text else ""
 
 
-def _thought_in(block: Mapping[str, object]) -> str:
+def thought_in(block: Mapping[str, object]) -> str:
+    """Return the text of a block of the type ``thinking``: a string, or Mistral's list of text blocks."""
     thought = block.get(THINKING)
     parts = thought if isinstance(thought, list) else ()
-    return (
-        thought
-        if isinstance(thought, str)
-        else "".join(str(part.get("text") or "") for part in parts if isinstance(part, Mapping))
-    )
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    return thought if isinstance(thought, str) else "".join(text for text in texts if isinstance(text, str))
 
 
 # -- to the back-end ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from Middleware.exceptions import BackendError
 from Middleware.llmapis.backend_errors import sentence, status_of
-from Middleware.llmapis.keepsakes import SIGNATURE, is_kept
+from Middleware.llmapis.keepsakes import SIGNATURE, is_kept, level_of
 from Middleware.llmapis.repeats import is_ollama
 from Middleware.models.process import process
 from Middleware.utilities.config.keys.api_type import API_TYPE
@@ -315,8 +315,7 @@ def _without_member(payload: Payload, member: str) -> Payload:
 
 def _missed(refusal: ServerRefusal, payload: Payload, settings: BackendSettings) -> Iterable[str]:
     """Return the member that the server wants back with the messages of its answers."""
-    level = str(ENDPOINT.value(settings.endpoint, "reasoningToBackend")).lower()
-    if level == "none" or not _MISSES.search(refusal.text) or _INVALID.search(refusal.text):
+    if level_of(settings.endpoint) == "none" or not _MISSES.search(refusal.text) or _INVALID.search(refusal.text):
         return []
     return [] if _unwanted(refusal, payload, settings) else _thought_names(refusal, payload)[:1]
 

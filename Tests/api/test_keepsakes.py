@@ -369,6 +369,19 @@ def test_the_calls_must_be_the_same(lab: ApiLab, changed: dict[str, Any], expect
     assert members(assistants(payloads(lab)[-1])[0]).get("reasoning_content") == expected
 
 
+@table("returned", ['{"zone": "1"', '{"zone":"1"}', '{"zone": "1"}'])
+def test_repaired_arguments_are_the_same(lab: ApiLab, returned: str) -> None:
+    forget()
+    broken = call()
+    broken["function"]["arguments"] = '{"zone": "1"'
+    scripted(lab, openai({"reasoning_content": "Hm", "tool_calls": [broken]}), done)
+    client = Client(lab, "chat", brings=False)
+    client.asks()
+    client.history[1]["tool_calls"][0]["function"]["arguments"] = returned
+    client.answers_calls()
+    assert members(assistants(payloads(lab)[-1])[0]) == {"reasoning_content": "Hm"}
+
+
 def test_nobody_elses(lab: ApiLab) -> None:
     scripted(lab, openai({"reasoning_content": "Hm", "tool_calls": [call()]}), done)
     mine = Client(lab, "chat", brings=False, key="sk-one")

@@ -9,7 +9,7 @@ from typing import Any, cast
 from Middleware.llmapis.api_types import injected_text
 from Middleware.llmapis.handlers.base.alternate_roles import alternate_roles
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, BaseLlmApiHandler, Block, Prompt
-from Middleware.llmapis.keepsakes import LEVELS, Sending, origin_of
+from Middleware.llmapis.keepsakes import Sending, level_of, origin_of
 from Middleware.models.messages import Message
 from Middleware.models.request_context import first_logged
 from Middleware.utilities.answers.arguments_repair import with_object_arguments
@@ -103,12 +103,10 @@ class BaseChatCompletionsHandler(BaseLlmApiHandler):
 
     def sending(self) -> Sending:
         """Return what this endpoint gets back of its thoughts."""
-        level = str(ENDPOINT.value(self.settings.endpoint, "reasoningToBackend")).lower()
-        # An unknown value counts as none.
-        level = level if level in LEVELS else LEVELS[0]
         missed = self.changes.fields("missed")
         is_refused = self.changes.has("signature")
-        return Sending(origin_of(self.settings), "all" if missed else level, self.text_member, missed, is_refused)
+        level = "all" if missed else level_of(self.settings.endpoint)
+        return Sending(origin_of(self.settings), level, self.text_member, missed, is_refused)
 
     def finish_messages(self, messages: list[BackendMessage]) -> Sequence[Mapping[str, object]]:
         """Return the messages in the form of the dialect, with converted images for example."""

@@ -6,8 +6,8 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import cast
 
-from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler, text_in, usage_of
+from Middleware.llmapis.keepsakes import thought_in
 from Middleware.models.messages import Chunk, PromptTokens, Usage, cached_tokens, token_count
 
 
@@ -133,7 +133,7 @@ def _detailed(details: list[object]) -> str:
 def _thinking_in(blocks: list[object]) -> str:
     """Return the text of the blocks of type ``thinking``, which contain a string or a list of text blocks."""
     thoughts = (block for block in blocks if isinstance(block, Mapping) and block.get("type") == "thinking")
-    return "".join(text_of(block.get("thinking")) for block in thoughts)
+    return "".join(map(thought_in, thoughts))
 
 
 def _error_in(choice: Mapping[str, object]) -> object:
