@@ -66,6 +66,7 @@ class MemoryBackend(StubBackend):
         delays: seconds before an answer, by node; ``jitter`` is the longest random one of the others.
         held: nodes whose calls get no answer until ``release`` is called.
         failing: nodes whose calls get status 500.
+        distinct: no two memories have the same text, as with real models.
     """
 
     def __init__(self, seed: int = 0, jitter: float = 0.0) -> None:
@@ -75,6 +76,7 @@ class MemoryBackend(StubBackend):
         self.held: set[str] = set()
         self._released = threading.Event()
         self.failing: set[str] = set()
+        self.distinct = False
         self._chance = random.Random(seed)
         self._calls: list[tuple[str, RecordedRequest]] = []
         self._called = threading.Condition()
@@ -134,6 +136,8 @@ class MemoryBackend(StubBackend):
         if name == "embed":
             return embed(request, lambda text: [1.0, float(len(text))])
         text = _answer(name, str(request.json["messages"][-1]["content"]))
+        if self.distinct and name == "memory":
+            text += f" (answer {len(self._calls)})"
         return chat_answer(request, [text[:5], text[5:]])
 
 

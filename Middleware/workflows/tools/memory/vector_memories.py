@@ -7,7 +7,7 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from Middleware.exceptions import (
@@ -27,6 +27,7 @@ from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.discussions.discussion_files import Pair, logged_as_conflict
 from Middleware.utilities.discussions.message_places import LoggedMessage
 from Middleware.utilities.discussions.vector_memory import SearchableMemories
+from Middleware.utilities.discussions.vector_memory.searchable import MOST_ROWS
 from Middleware.utilities.sensitive_logging_utils import log_prompt_content
 from Middleware.utilities.text_utils import counted, escape_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -88,7 +89,7 @@ SYSTEM_PROMPT = escape_braces(_SYSTEM)
 """A template: its braces are sentinels, so that the example is not taken for variables."""
 PROMPT = escape_braces(_PROMPT)
 
-# How many logged hashes are looked up among the messages: enough that one of them survives edits by the client.
+# How many logged messages are read at first: usually one of them survives edits by the client.
 KNOWN_HASHES = 10
 # After this many failures in a row a chunk is left without memories: it would block all later ones.
 MOST_FAILURES = 3
@@ -125,9 +126,8 @@ class VectorMemoryPass:
     def _due(self, memories: SearchableMemories, warn: bool = False) -> range:
         if len(self._messages) <= self._settings.lookback:
             return range(0)
-        logged = memories.logged_messages(KNOWN_HASHES)
-        new = new_messages(self._known, logged, self._settings.lookback)
-        if warn and logged and new.start == 0:
+        new = new_messages(self._known, _logged(memories), self._settings.lookback)
+        if warn and new.start == 0 and memories.logged_messages(1):
             logger.warning(
                 "Discussion %s: none of the messages with memories is known any more, so all are new",
                 self._state.discussion_id,
@@ -142,20 +142,28 @@ class VectorMemoryPass:
         return KnownMessages.of(self._messages)
 
 
-def new_messages(messages: KnownMessages, logged: Sequence[LoggedMessage], lookback: int) -> range:
+def _logged(memories: SearchableMemories) -> Iterator[LoggedMessage]:
+    """Yield the messages that ended processed chunks, newest first."""
+    yield from memories.logged_messages(KNOWN_HASHES)
+    # All newer ones may be missing: a user goes back to an earlier message, and the pass of an earlier request, which
+    # had to wait, sees the conversation as it was then.
+    yield from memories.logged_messages(MOST_ROWS)[KNOWN_HASHES:]
+
+
+def new_messages(messages: KnownMessages, logged: Iterable[LoggedMessage], lookback: int) -> range:
     """Return the positions of the messages after the newest processed one, without the newest ``lookback``.
 
     Args:
         logged: messages that ended processed chunks, newest first. Of equal messages the one at the logged position
             counts; if the position was not recorded, the last that is not among the newest.
 
-    All are new if no logged message is there; none is if the newest logged one is now among the newest
-    ``lookback``, as happens when messages before it are deleted.
+    All are new if no logged message is there. None is if a logged one is now among the newest ``lookback``, as happens
+    when messages are deleted; without its position only the newest logged one says so.
     """
     end = max(0, len(messages.hashes) - max(0, lookback))
     for number, message in enumerate(logged):
         index = messages.reached(message.hash, message.place, end)
-        if index is not None and (index < end or number == 0):
+        if index is not None and (index < end or number == 0 or message.place is not None):
             return range(min(index + 1, end), end)
     return range(end)
 

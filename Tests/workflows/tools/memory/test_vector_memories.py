@@ -43,7 +43,12 @@ from Middleware.utilities.hashing_utils import hash_content
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import vector_memories
 from Middleware.workflows.tools.memory.shared import KnownMessages
-from Middleware.workflows.tools.memory.vector_memories import VectorMemoryPass, generate_and_store, new_messages
+from Middleware.workflows.tools.memory.vector_memories import (
+    KNOWN_HASHES,
+    VectorMemoryPass,
+    generate_and_store,
+    new_messages,
+)
 from Tests.properties import examples
 from Tests.stub_backend import StubBackend, chat_reply, status_reply
 from Tests.tables import table
@@ -261,6 +266,27 @@ def test_nothing_twice(chat: MemoryChat) -> None:
     assert len(chat.texts) == 3
     run_pass(chat, numbered(18))
     assert chat.texts[3:] == ["about m10", "about m11\nm12\nm13\nm14"]
+
+
+def test_a_pass_that_sees_an_earlier_state_of_the_conversation_repeats_nothing(chat: MemoryChat) -> None:
+    """The pass of a request that had to wait, or of one that was sent after going back, many chunks before the last."""
+    run_pass(chat, numbered(80))
+    written = len(chat.lab.prompts)
+    assert written == 2 * KNOWN_HASHES
+    for count in range(1, 80):
+        run_pass(chat, numbered(count))
+    assert len(chat.lab.prompts) == written
+    # Taken up again there, and then on the old way once more.
+    another = [*numbered(20), *numbered(60, 100)]
+    run_pass(chat, another)
+    assert [prompt for prompt in chat.lab.prompts[written:] if not prompt.startswith("m1")] == []
+    written = len(chat.lab.prompts)
+    for count in (*range(1, 80), 80):
+        run_pass(chat, numbered(count))
+        run_pass(chat, another[:count])
+    assert len(chat.lab.prompts) == written
+    run_pass(chat, numbered(84))
+    assert chat.lab.prompts[written:] == ["m77\nm78\nm79\nm80"]
 
 
 PLAIN: Message = {"role": "assistant", "content": "ok"}
