@@ -14,7 +14,7 @@ from Middleware.models.request_context import current_node, current_request
 from Middleware.utilities.config.keys.api_type import API_TYPE
 
 if TYPE_CHECKING:
-    from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
+    from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt
 
 EVENTS = (
     "llm_call_started",

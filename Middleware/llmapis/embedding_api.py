@@ -19,7 +19,8 @@ from Middleware.llmapis.backend_errors import secrets_of, short_body
 from Middleware.llmapis.call_turns import turn_for_embeddings
 from Middleware.llmapis.call_watch import embedding_watch
 from Middleware.llmapis.endpoint_file import EndpointFile, mistake
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, bearer_headers, usage_of
+from Middleware.llmapis.handlers.base.answer_forms import usage_of
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings, bearer_headers
 from Middleware.llmapis.transport import BackendRequest, Transport, get_transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmOutcome

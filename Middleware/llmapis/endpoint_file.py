@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from Middleware.exceptions import ConfigValueError
 from Middleware.llmapis import api_types
 from Middleware.llmapis.api_keys import resolve_api_key
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 

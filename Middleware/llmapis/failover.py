@@ -20,8 +20,9 @@ from Middleware.llmapis import api_types
 from Middleware.llmapis.backend_errors import sentence
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.handlers.base.alternate_roles import alternating_turns
+from Middleware.llmapis.handlers.base.backend_call import Prompt
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import says_nothing, text_of
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt, shows_reasoning
+from Middleware.llmapis.handlers.base.base_llm_api_handler import shows_reasoning
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.messages import Chunk, Message
 from Middleware.models.process import process

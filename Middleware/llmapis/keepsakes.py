@@ -33,7 +33,7 @@ from Middleware.utilities.once import MAX_REMEMBERED, BoundedCache, OwnedCache
 from Middleware.utilities.text_utils import message_text, rough_estimate_token_length
 
 if TYPE_CHECKING:
-    from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, BackendSettings
+    from Middleware.llmapis.handlers.base.backend_call import BackendMessage, BackendSettings
 
 MESSAGE: Literal["message"] = "message"
 # Claude's blocks of thinking, and Mistral's, which are parts of the content.

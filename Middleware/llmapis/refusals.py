@@ -28,7 +28,7 @@ from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.once import MAX_REMEMBERED, BoundedCache
 
 if TYPE_CHECKING:
-    from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings
+    from Middleware.llmapis.handlers.base.backend_call import BackendSettings
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 
 if TYPE_CHECKING:
-    from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings
+    from Middleware.llmapis.handlers.base.backend_call import BackendSettings
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from Middleware.exceptions import ConfigurationError
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
+from Middleware.llmapis.handlers.base.backend_call import Prompt
 from Middleware.models.llm_call import Attempt, LlmCallRecord
 from Middleware.models.request_context import RequestContext, SentRequest
 from Middleware.models.run_step import Step

@@ -69,7 +69,7 @@ ALLOWED = {
     "Middleware/addons/check/endpoint_check.py": ("the endpoints stand in for each other",),
     "Middleware/llmapis/call_queue.py": ("the endpoint that may stand in for its own",),
     # The specification gives the words of the message.
-    "Middleware/llmapis/handlers/base/base_llm_api_handler.py": ("cannot be told from a whole one",),
+    "Middleware/llmapis/handlers/base/stream_ends.py": ("cannot be told from a whole one",),
     "Middleware/llmapis/llm_api.py": ("stands in for '%s'",),
     # Prompts: another word may change what models answer.
     "Middleware/services/memory/compactor_settings.py": ("for somebody who goes on",),

@@ -24,7 +24,7 @@ from Middleware.exceptions import (
 from Middleware.llmapis import failover
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.failover import classify_host
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
+from Middleware.llmapis.handlers.base.backend_call import Prompt
 from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.llmapis.transport import BackendRequest, Transport
 from Middleware.models.cancel_scope import CancelScope

@@ -13,7 +13,8 @@ from Middleware.exceptions import BackendError, BackendResponseError, BackendSta
 from Middleware.llmapis import repeats
 from Middleware.llmapis import transport as transport_module
 from Middleware.llmapis.handlers.base import base_llm_api_handler
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, BaseLlmApiHandler, Prompt
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler
 from Middleware.llmapis.llm_api import TYPES
 from Middleware.llmapis.transport import Transport
 from Middleware.models.cancel_scope import CancelScope

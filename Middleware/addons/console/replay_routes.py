@@ -27,7 +27,7 @@ from Middleware.addons.records.payloads import prompt_parts
 from Middleware.addons.records.recorded_request import NotKeptError, recorded_request
 from Middleware.api.running.running_requests import running_requests
 from Middleware.exceptions import ConfigurationError, EarlyTerminationException
-from Middleware.llmapis.handlers.base.base_llm_api_handler import choices_in
+from Middleware.llmapis.handlers.base.structured_output import choices_in
 from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.models.messages import Chunk, Message
 from Middleware.models.request_context import RequestContext, SentRequest, request_scope

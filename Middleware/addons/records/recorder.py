@@ -16,8 +16,8 @@ from Middleware.addons.records.model import MICROSECONDS, Attribute, RunDocument
 from Middleware.addons.records.ring import RunRing
 from Middleware.addons.records.settings import RecordSettings
 from Middleware.exceptions import EarlyTerminationException
+from Middleware.llmapis.handlers.base.backend_call import Prompt
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
 from Middleware.models.llm_call import Attempt, LlmCallRecord, NodeSite, current_site
 from Middleware.models.request_context import RequestContext, SentRequest, current_request
 from Middleware.models.run_step import Step

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 from Middleware.addons.talk.terminal_writer import TerminalWriter
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
+from Middleware.llmapis.handlers.base.backend_call import Prompt
 from Middleware.models.llm_call import LlmCallRecord, current_site
 from Middleware.models.request_context import RequestContext
 from Middleware.models.run_step import Step

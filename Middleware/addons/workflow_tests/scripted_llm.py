@@ -18,7 +18,8 @@ from Middleware.addons.records.payloads import read_payload
 from Middleware.addons.workflow_tests.suites import Reply, Rule, fits, is_title
 from Middleware.exceptions import BackendError, BackendStatusError
 from Middleware.llmapis.embedding_api import Embeddings
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler, Prompt
+from Middleware.llmapis.handlers.base.backend_call import Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler
 from Middleware.llmapis.transport import BackendRequest, encode_payload
 from Middleware.models.messages import Answer, Chunk
 from Middleware.utilities.text_utils import restore_braces

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.llmapis.api_types import CLAUDE_MESSAGES
-from Middleware.llmapis.handlers.base.base_llm_api_handler import CHOICE_FIELD, grammar_field, usable_field
+from Middleware.llmapis.handlers.base.structured_output import CHOICE_FIELD, grammar_field, usable_field
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.node_context import NodeContext
 from Middleware.models.process import process

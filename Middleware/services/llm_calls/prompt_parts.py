@@ -12,7 +12,7 @@ from typing import cast
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.llmapis.handlers.base.alternate_roles import alternate_roles, alternating_turns, joined_contents
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage
+from Middleware.llmapis.handlers.base.backend_call import BackendMessage
 from Middleware.models.messages import Message
 from Middleware.models.node_context import NodeContext
 from Middleware.models.process import process

@@ -9,7 +9,7 @@ import pytest
 
 from Middleware.addons.records.recorder import MAX_NODES, PromptBeginnings, RunRecorder
 from Middleware.addons.records.ring import RunRing
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
+from Middleware.llmapis.handlers.base.backend_call import Prompt
 from Middleware.models.llm_call import NodeSite
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.workflows.events import Listeners

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.llmapis.handlers.base.base_llm_api_handler import TOKENS_AROUND_CHOICE
+from Middleware.llmapis.handlers.base.structured_output import TOKENS_AROUND_CHOICE
 from Middleware.models.outside import REAL, Outside
 from Middleware.models.process import Process
 from Middleware.models.request_context import request_scope

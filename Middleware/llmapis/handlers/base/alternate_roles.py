@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Block
+from Middleware.llmapis.handlers.base.backend_call import BackendMessage, Block
 from Middleware.models.messages import Message, joined_extra
 from Middleware.utilities import prompt_template_utils as templates
 from Middleware.utilities.text_utils import message_text

@@ -8,7 +8,9 @@ from typing import Any, cast
 
 from Middleware.llmapis.api_types import injected_text
 from Middleware.llmapis.handlers.base.alternate_roles import alternate_roles
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, BaseLlmApiHandler, Block, Prompt
+from Middleware.llmapis.handlers.base.backend_call import BackendMessage, Block, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler
+from Middleware.llmapis.handlers.base.structured_output import constrain
 from Middleware.llmapis.keepsakes import Sending, level_of, origin_of
 from Middleware.models.messages import Message
 from Middleware.models.request_context import first_logged
@@ -42,7 +44,7 @@ class BaseChatCompletionsHandler(BaseLlmApiHandler):
         if prompt.tool_choice is not None:
             body["tool_choice"] = prompt.tool_choice
         if self.takes_schema:
-            self.add_schema(body, prompt)
+            constrain(body, prompt, self.settings)
         return body
 
     def has_content(self, prompt: Prompt, payload: Mapping[str, object]) -> bool:

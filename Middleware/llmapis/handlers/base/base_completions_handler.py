@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from Middleware.llmapis.api_types import injected_text
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler, Prompt
+from Middleware.llmapis.handlers.base.backend_call import Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler
+from Middleware.llmapis.handlers.base.structured_output import constrain
 from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.text_utils import restore_braces
 
@@ -22,7 +24,7 @@ class BaseCompletionsHandler(BaseLlmApiHandler):
         """Insert the constraint on the answer if the API type supports one."""
         # Few of these API types declare one, and the node whose schema is not sent logs that.
         if prompt.choices or API_TYPE.value(self.settings.api_type, "structuredOutput"):
-            self.add_schema(body, prompt)
+            constrain(body, prompt, self.settings)
 
     def text(self, prompt: Prompt) -> str:
         """Return system and prompt as one text, trimmed, with the endpoint's three texts inserted.

@@ -11,9 +11,8 @@ import json
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Required, TypedDict
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from Middleware.exceptions import (
     BackendError,
@@ -22,7 +21,7 @@ from Middleware.exceptions import (
     EarlyTerminationException,
     InvalidLlmResponseError,
 )
-from Middleware.llmapis.addresses import API_PATH, compose, key_headers
+from Middleware.llmapis.addresses import compose
 from Middleware.llmapis.backend_errors import (
     loop_error,
     said_in,
@@ -33,144 +32,33 @@ from Middleware.llmapis.backend_errors import (
     too_long_hint,
 )
 from Middleware.llmapis.finish_reasons import FAILED, finish_reason, with_calls
+from Middleware.llmapis.handlers.base.answer_forms import DONE, carries, decode_json, dialect_of, keys_of, unlisted
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt, bearer_headers
 from Middleware.llmapis.handlers.base.image_sources import base64_data
+from Middleware.llmapis.handlers.base.stream_ends import HeldEnd, may_be_whole
 from Middleware.llmapis.keepsakes import KeptMembers, for_the_log, origin_of, remember
 from Middleware.llmapis.refusals import Changes
 from Middleware.llmapis.repeats import Repeats
 from Middleware.llmapis.transport import BackendRequest, BackendStream, Transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import AnswerParts, LlmOutcome
-from Middleware.models.messages import Answer, Chunk, Keepsake, Message, ToolCall, Usage
-from Middleware.models.process import process
+from Middleware.models.messages import Answer, Chunk, ToolCall
 from Middleware.utilities import config_utils
 from Middleware.utilities.answers.stream_parsers import LineTooLongError, NDJSONParser, SSEEvent, SSEParser
-from Middleware.utilities.answers.tool_calls import ToolCallReader, assembled, whole_call
-from Middleware.utilities.config.keys.api_type import API_TYPE, STRUCTURED_OUTPUT
+from Middleware.utilities.answers.tool_calls import ToolCallReader, assembled
 from Middleware.utilities.http.connect import HEARTBEAT_SECONDS
 from Middleware.utilities.http.connection import SLICE_SECONDS
 from Middleware.utilities.http.wire import parse_target
-from Middleware.utilities.once import MAX_REMEMBERED, BoundedCache
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
 
 if TYPE_CHECKING:
-    from Middleware.llmapis.call_watch import CallWatch
+    pass
 
 logger = logging.getLogger(__name__)
 
-DONE = "[DONE]"
-
-
-def _marked() -> BoundedCache[str, bool]:
-    """Return the endpoints whose streams have had an end, and as False those that were logged because they had none."""
-    return BoundedCache(MAX_REMEMBERED)
-
-
-_decoder = json.JSONDecoder()
-
-# How long a stream is read after a finish reason without an event that carries something; servers whose reason comes
-# together with text write it on every event.
-DRAIN_SECONDS = 1.0
-REPEATED_REASON_SECONDS = 10.0
-# How long the connection may take to end after the last event.
-CLOSING_SECONDS = 0.1
 _SLICES_PER_HEARTBEAT = round(HEARTBEAT_SECONDS / SLICE_SECONDS)
-# Bytes that are read after a finish reason without an event that carries something.
-DRAIN_BYTES = 65536
 # Bytes kept of a stream without events, which may be one complete JSON answer.
 WHOLE_LIMIT = 16 * 1024 * 1024
-
-
-def decode_json(text: str) -> Any:
-    """Return the value of a JSON text without white space around it. Raises ValueError, RecursionError."""
-    # ``decode`` does the same, and looks for white space with two regular expressions.
-    value, end = _decoder.raw_decode(text)
-    return value if end == len(text) else _decoder.decode(text)
-
-
-Block = dict[str, object]
-"""A part of a message, such as a content block or a tool call, in the form of a dialect."""
-
-
-class BackendMessage(TypedDict, total=False):
-    """A message of a payload. Each dialect keeps only the keys that its back-ends know."""
-
-    role: Required[str]
-    content: str | list[Block] | None
-    images: list[str]
-    tool_calls: list[Block]
-    tool_call_id: str
-    name: str
-    tool_name: str
-    extra: list[Keepsake]
-
-
-@dataclass(frozen=True)
-class BackendSettings:
-    """The settings of an endpoint for its handler.
-
-    Attributes:
-        base_url: the endpoint's ``endpoint`` key.
-        file: path of the endpoint's file, relative to the config root, for messages.
-        model: value of the payload's ``model``; None leaves the key out.
-        samplers: final sampler fields, sent as they are.
-        endpoint: the endpoint file.
-        connect_timeout: seconds.
-        single_attempt: neither retry nor reconnect, because there is a backup.
-        local_only: refuse to connect to a machine outside the local network.
-        remedy: returns the file and the key that a field of the payload comes from, as advice; "" if none is known.
-    """
-
-    endpoint_name: str
-    base_url: str
-    # Excluded from repr because it contains the key.
-    endpoint: Mapping[str, object] = field(repr=False)
-    api_type: Mapping[str, object]
-    samplers: Mapping[str, object] = field(default_factory=dict)
-    model: str | None = None
-    api_key: str = field(default="", repr=False)
-    connect_timeout: float = 30
-    single_attempt: bool = False
-    local_only: bool = False
-    file: str = ""
-    remedy: Callable[[str], str] = field(default=lambda _: "", repr=False, compare=False)
-
-    @property
-    def api_path(self) -> str | None:
-        """The endpoint's ``apiPath``; None without one."""
-        found = self.endpoint.get(*API_PATH)
-        return found if isinstance(found, str) else None
-
-
-def bearer_headers(settings: BackendSettings, kind: str = "") -> dict[str, str]:
-    """Return the headers of a dialect: JSON, and the key if there is one."""
-    keyed = key_headers(settings.base_url, settings.api_path, settings.api_key, kind)
-    return {"Content-Type": "application/json", **keyed}
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """The content to send: a list of messages, or two texts. Handlers never change it.
-
-    Attributes:
-        schema: the JSON schema of the answer.
-        choices: the only texts that the answer may be; ``schema`` does not count then.
-        watch: what reports the call to listeners; None without any.
-        verbatim: the texts of the endpoint are in it already, and it is sent as it is.
-        conversation_of: the node whose conversation it is, which has to have something in it; "" for other prompts.
-        textless: of that, there is nothing in the texts.
-    """
-
-    conversation: Sequence[Message] | None = None
-    system_prompt: str | None = None
-    prompt: str | None = None
-    tools: Sequence[Mapping[str, object]] | None = None
-    tool_choice: object = None
-    schema: Mapping[str, object] | None = None
-    choices: Sequence[str] = ()
-    watch: CallWatch | None = field(default=None, repr=False, compare=False)
-    verbatim: bool = False
-    conversation_of: str = ""
-    textless: bool = False
 
 
 class BaseLlmApiHandler(ABC):
@@ -209,9 +97,7 @@ class BaseLlmApiHandler(ABC):
     def _reset(self) -> None:
         self.outcome = LlmOutcome(endpoint_config=self.settings.endpoint, endpoint_name=self.settings.endpoint_name)
         self.ended = self.closed = self.understood = False
-        # What came with or after the finish reason without carrying anything: it waits for the end.
-        self._held: list[Chunk] = []
-        self._reason_comes_with_content = False
+        self._held = HeldEnd()
         # Whether anything had the form of an answer of this dialect, and whether a tool call has come.
         self.formed = self.called = False
         self._reader: ToolCallReader | None = None
@@ -574,79 +460,38 @@ class BaseLlmApiHandler(ABC):
             self._fragments += calls
             yield {"token": "", "finish_reason": None, "tool_calls": calls}
         if self.refusal and not self.ended:
-            self._held.append({"token": "", "finish_reason": "content_filter"})
+            self._held.chunks.append({"token": "", "finish_reason": "content_filter"})
         if self.understood and (self._fragments or self.kept):
             self._keep(assembled(self._fragments))
-        for chunk in self._held:
+        for chunk in self._held.chunks:
             if chunk["finish_reason"] is not None and (self.called or self.refusal):
                 # They may have come after the reason.
                 chunk["finish_reason"] = self.outcome.finish_reason = self._ended_as(chunk["finish_reason"])
-        yield from self._batch(self._held)
+        yield from self._batch(self._held.chunks)
 
     def _after_reason(self, connection: BackendStream, framer: SSEParser | NDJSONParser) -> Iterator[Chunk]:
         """Yield what a server sends after a finish reason, as it comes, up to the real end of the answer."""
-        useful_at, noise = time.monotonic(), 0
+        self._held.begin_waiting()
         for block in connection.rest():
             chunks = self._before_end(self.read_events(framer.feed(block))) if block else []
-            now = time.monotonic()
-            if chunks:
-                useful_at, noise = now, 0
-            else:
-                noise += len(block)
-            yield from self._batch(chunks)
+            yield from self._batch(list(chunks))
             if self.failure is not None:
                 raise self.failure
-            most = REPEATED_REASON_SECONDS if self._reason_comes_with_content else DRAIN_SECONDS
-            most = CLOSING_SECONDS if self.closed else most
-            if now - useful_at >= most or noise >= DRAIN_BYTES or self.is_cancelled:
+            if self._held.is_over(len(block), bool(chunks), self.closed) or self.is_cancelled:
                 return
 
     def _before_end(self, chunks: list[Chunk]) -> list[Chunk]:
         """Return the chunks that go on at once; the finish reason, and what follows it and carries nothing, waits."""
-        if not self.ended:
-            return chunks
-        passed: list[Chunk] = []
-        for chunk in chunks:
-            if not carries(chunk) and (chunk["finish_reason"] is not None or self._held):
-                self._hold(chunk)
-                continue
-            if chunk["finish_reason"] is not None:
-                self._reason_comes_with_content = True
-                self._hold({"token": "", "finish_reason": chunk["finish_reason"]})
-                chunk["finish_reason"] = None
-            passed.append(chunk)
-        return passed
-
-    def _hold(self, chunk: Chunk) -> None:
-        """Keep a chunk for the end; of several finish reasons, the last is the answer's."""
-        if chunk["finish_reason"] is not None:
-            for held in self._held:
-                held["finish_reason"] = None
-            self._held = [held for held in self._held if len(held) > 2]
-        self._held.append(chunk)
+        return self._held.passed(chunks) if self.ended else chunks
 
     def _check_end(self, is_half: bool) -> None:
-        """Look how a stream has ended; ``is_half``: in the middle of an event.
-
-        A proxy ends the body properly although the server behind it has died. So an endpoint that has sent the mark of
-        an end once must send it always. Raises BackendResponseError.
-        """
+        """Look how a stream has ended; ``is_half``: in the middle of an event. Raises BackendResponseError."""
         if not self.formed:
             raise self.no_answer(None)
-        name, marked = self.settings.endpoint_name, process().one(_marked)
-        known = marked.get(name)
-        if self.ended or self.closed:
-            if not known:
-                marked.put(name, True)
-        elif is_half or known:
+        name, is_marked = self.settings.endpoint_name, self.ended or self.closed
+        if not may_be_whole(name, is_marked, is_half):
             raise BackendResponseError(f"{self._endpoint_label()}: the stream ended without its end.", endpoint=name)
-        else:
-            self.outcome.is_unmarked = True
-            if known is None:
-                marked.put(name, False)
-                logger.info(
-                    "Endpoint '%s' sends no end of its streams: a broken one cannot be told from a whole one.", name
-                )
+        self.outcome.is_unmarked = not is_marked
 
     def _batch(self, chunks: list[Chunk]) -> Iterator[Chunk]:
         """Yield chunks that arrived together; each but the last is marked as followed by another one."""
@@ -689,58 +534,6 @@ class BaseLlmApiHandler(ABC):
         yield chunk
 
     # -- helpers of the dialects ---------------------------------------------------------------------------------
-    def add_schema(self, body: dict[str, Any], prompt: Prompt) -> None:
-        """Insert the constraint on the answer, if there is one: a grammar or a JSON schema, as the API type defines."""
-        if prompt.schema is None and not prompt.choices:
-            return
-        grammar = grammar_field(self.settings.api_type) if prompt.choices else ""
-        descriptor = API_TYPE.value(self.settings.api_type, "structuredOutput")
-        descriptor = descriptor if isinstance(descriptor, Mapping) else {}
-        field, raw = usable_field(descriptor), STRUCTURED_OUTPUT.value(descriptor, "style") == "raw"
-        if grammar:
-            self._put(body, grammar, choices_grammar(prompt.choices))
-        elif field is not None and raw:
-            self._put(body, field, choices_schema(prompt.choices) if prompt.choices else prompt.schema)
-        elif field is not None:
-            if prompt.choices:
-                self._leave_room(body)
-            self._put(
-                body,
-                field,
-                {
-                    "type": "json_schema",
-                    "json_schema": {
-                        "name": "wilmer_structured_output",
-                        "strict": STRUCTURED_OUTPUT.flag(descriptor, "strict"),
-                        "schema": choice_object(prompt.choices) if prompt.choices else prompt.schema,
-                    },
-                },
-            )
-        # A prompt that offers choices asks for one of them in words as well.
-        elif not prompt.choices:
-            logger.warning(
-                "Endpoint '%s': its API type declares no usable structuredOutput; the answer is not constrained.",
-                self.settings.endpoint_name,
-            )
-
-    def _leave_room(self, body: dict[str, Any]) -> None:
-        """Raise the response limit by what stands around a choice, which is not part of the node's answer."""
-        key = API_TYPE.value(self.settings.api_type, "maxNewTokensPropertyName")
-        if key and type(body.get(key)) is int:
-            body[key] += TOKENS_AROUND_CHOICE
-
-    def _put(self, body: dict[str, Any], field: str, constraint: object) -> None:
-        """Set a field of the payload, whose dots separate nested objects."""
-        *parents, leaf = field.split(".")
-        for parent in parents:
-            known = body.get(parent)
-            # The object may belong to a configuration file, so the schema goes into a copy.
-            body[parent] = dict(known) if isinstance(known, Mapping) else {}
-            body = body[parent]
-        if leaf in body:
-            logger.warning("Endpoint '%s': the schema replaces the value of '%s'.", self.settings.endpoint_name, field)
-        body[leaf] = constraint
-
     def base64_images(self, sources: Sequence[object], server: str) -> list[str]:
         """Return the images as plain base64. Web addresses and other entries are skipped with a warning."""
         images = [image for image in map(base64_data, sources) if image]
@@ -796,129 +589,6 @@ class BaseLlmApiHandler(ABC):
         return self._scope is not None and self._scope.cancelled
 
 
-def usable_field(descriptor: Mapping[str, object]) -> str | None:
-    """Return the field of the schema by an API type's ``structuredOutput``; None for an invalid descriptor."""
-    field, style = STRUCTURED_OUTPUT.value(descriptor, "field"), STRUCTURED_OUTPUT.value(descriptor, "style")
-    return field if isinstance(field, str) and field and style in STRUCTURED_OUTPUT["style"].choices else None
-
-
-def grammar_field(api_type: Mapping[str, object]) -> str:
-    """Return the field that takes a grammar in llama.cpp's format; "" if the server takes none."""
-    fields = API_TYPE.value(api_type, "samplerFieldMap")
-    return text_in(fields, "grammar") if isinstance(fields, Mapping) else ""
-
-
-# The field of the object around a choice.
-CHOICE_FIELD = "answer"
-# A model of 0.5B filled up to 15 tokens with this object, its line breaks and indentation.
-TOKENS_AROUND_CHOICE = 20
-# The first token of many models begins with a space.
-_GRAMMAR = 'root ::= " "? '
-
-
-def choices_grammar(choices: Sequence[str]) -> str:
-    """Return the grammar, in llama.cpp's format, of an answer that is one of the texts."""
-    texts = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
-    return f"{_GRAMMAR}({texts})"
-
-
-def choices_in(grammar: str) -> list[str]:
-    """Return the texts of a grammar that ``choices_grammar`` has made; none of any other."""
-    found = list[str]()
-    if grammar.startswith(f"{_GRAMMAR}(") and grammar.endswith(")"):
-        position, end = len(_GRAMMAR) + 1, len(grammar) - 1
-        while position < end:
-            choice, position = json.JSONDecoder().raw_decode(grammar, position)
-            found.append(choice)
-            position += len(" | ")
-    return found
-
-
-def choices_schema(choices: Sequence[str]) -> dict[str, object]:
-    """Return the JSON schema of one of the texts."""
-    return {"type": "string", "enum": list(choices)}
-
-
-def choice_object(choices: Sequence[str]) -> dict[str, object]:
-    """Return the JSON schema of an object with one of the texts, as OpenAI's own servers accept only objects."""
-    return {
-        "type": "object",
-        "properties": {CHOICE_FIELD: choices_schema(choices)},
-        "required": [CHOICE_FIELD],
-        "additionalProperties": False,
-    }
-
-
-def usage_of(prompt: int | None, completion: int | None, cached: int | None = None) -> Usage | None:
-    """Return token counts in OpenAI's form, without those that the back-end does not report; None without any.
-
-    ``cached`` is the number of cached prompt tokens.
-    """
-    usage: Usage = {}
-    if prompt is not None:
-        usage["prompt_tokens"] = prompt
-    if completion is not None:
-        usage["completion_tokens"] = completion
-    if prompt is not None and completion is not None:
-        usage["total_tokens"] = prompt + completion
-    if cached is not None:
-        usage["prompt_tokens_details"] = {"cached_tokens": cached}
-    return usage or None
-
-
 def shows_reasoning() -> bool:
     """Return whether the client is sent the reasoning of the model."""
     return config_utils.user_flag("sendReasoningToClient")
-
-
-def carries(chunk: Chunk) -> bool:
-    """Return whether a chunk has text, reasoning or a tool call."""
-    return bool(chunk["token"] or chunk.get("reasoning") or chunk.get("tool_calls"))
-
-
-def with_tool_calls(text: str, calls: list[ToolCall]) -> Answer:
-    """Return a complete answer, with its calls in the form that clients know.
-
-    Its finish reason is filled in when the server's word for it is translated.
-    """
-    return {"content": text, "tool_calls": [whole_call(call) for call in calls]} if calls else text
-
-
-def keys_of(body: object) -> str:
-    """Return what an answer without the expected form shows: its keys, or its type."""
-    if isinstance(body, Mapping):
-        return f"only {', '.join(map(repr, list(body)[:12]))}" if body else "an empty object"
-    return "nothing" if body is None else f"JSON of the type {type(body).__name__}"
-
-
-def dialect_of(body: object) -> str:
-    """Return the shipped ApiType whose answers have the form of ``body``; "" for none."""
-    if not isinstance(body, Mapping):
-        return ""
-    choice, kind = first_object(body.get("choices")), str(body.get("type"))
-    if isinstance(choice.get("message", choice.get("delta")), Mapping):
-        return "Open-AI-API"
-    if isinstance(choice.get("text"), str):
-        return "OpenAI-Compatible-Completions"
-    if isinstance(body.get("content"), list) or kind.startswith(("message_", "content_block_")):
-        return "Claude"
-    if "done" in body:
-        return "OllamaApiChat" if "message" in body else "OllamaApiGenerate"
-    return "KoboldCpp" if "token" in body or isinstance(first_object(body.get("results")).get("text"), str) else ""
-
-
-def unlisted(body: object) -> object:
-    """Return the only element of a list, as Google's servers send errors; anything else as it is."""
-    return body[0] if isinstance(body, list) and len(body) == 1 else body
-
-
-def first_object(value: object) -> Mapping[str, object]:
-    """Return the first element of a list if it is an object, else an empty one."""
-    first = value[0] if isinstance(value, list) and value else None
-    return first if isinstance(first, Mapping) else {}
-
-
-def text_in(fields: Mapping[str, object], key: str) -> str:
-    """Return the string under a key, ``""`` for any other value."""
-    text = fields.get(key)
-    return text if isinstance(text, str) else ""

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from Middleware.llmapis.handlers.base.backend_call import BackendMessage, Block
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Block
 from Middleware.llmapis.handlers.base.image_sources import image_format, looks_like_base64, without_line_breaks
 from Middleware.llmapis.keepsakes import BLOCKS
 from Middleware.utilities.answers.tool_calls import arguments_object

@@ -6,7 +6,9 @@ from abc import abstractmethod
 from collections.abc import Mapping
 
 from Middleware.llmapis.api_types import model_name
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler, Prompt, text_in, usage_of
+from Middleware.llmapis.handlers.base.answer_forms import text_in, usage_of
+from Middleware.llmapis.handlers.base.backend_call import Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler
 from Middleware.llmapis.transport import BackendRequest
 from Middleware.models.messages import Chunk, Usage, token_count
 from Middleware.utilities.answers.stream_parsers import NDJSONParser

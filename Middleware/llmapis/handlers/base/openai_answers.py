@@ -6,7 +6,8 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import cast
 
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler, text_in, usage_of
+from Middleware.llmapis.handlers.base.answer_forms import text_in, usage_of
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler
 from Middleware.llmapis.keepsakes import thought_in
 from Middleware.models.messages import Chunk, PromptTokens, Usage, cached_tokens, token_count
 

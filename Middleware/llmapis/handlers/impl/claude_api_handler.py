@@ -10,15 +10,9 @@ from typing import Any
 
 from Middleware.llmapis.api_types import CLAUDE_MESSAGES
 from Middleware.llmapis.handlers.base import claude_messages
+from Middleware.llmapis.handlers.base.answer_forms import text_in, usage_of, with_tool_calls
+from Middleware.llmapis.handlers.base.backend_call import BackendMessage, Prompt, bearer_headers
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler
-from Middleware.llmapis.handlers.base.base_llm_api_handler import (
-    BackendMessage,
-    Prompt,
-    bearer_headers,
-    text_in,
-    usage_of,
-    with_tool_calls,
-)
 from Middleware.llmapis.keepsakes import BLOCKS, exchange_start, origin_of, signed
 from Middleware.models.messages import Answer, Chunk, ToolCall, Usage
 

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from functools import partial
 
 from Middleware.llmapis.addresses import KOBOLD_GENERATE, KOBOLD_STREAM, compose
+from Middleware.llmapis.handlers.base.answer_forms import first_object, usage_of
+from Middleware.llmapis.handlers.base.backend_call import Prompt
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt, first_object, usage_of
 from Middleware.llmapis.transport import BackendRequest
 from Middleware.models.cancel_scope import GAVE_WAY
 from Middleware.models.messages import Answer, Chunk, token_count

@@ -6,18 +6,14 @@ import json
 import secrets
 from collections.abc import Mapping
 
+from Middleware.llmapis.handlers.base.answer_forms import text_in, with_tool_calls
+from Middleware.llmapis.handlers.base.backend_call import BackendMessage, Block, Prompt
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import (
     BaseChatCompletionsHandler,
     text_of,
 )
-from Middleware.llmapis.handlers.base.base_llm_api_handler import (
-    BackendMessage,
-    Block,
-    Prompt,
-    text_in,
-    with_tool_calls,
-)
 from Middleware.llmapis.handlers.base.ollama_answers import OllamaAnswers, text_chunk
+from Middleware.llmapis.handlers.base.structured_output import constrain
 from Middleware.llmapis.keepsakes import THINKING, with_members
 from Middleware.models.messages import Answer, Chunk, ToolCall
 from Middleware.utilities.answers.tool_calls import arguments_object
@@ -43,7 +39,7 @@ class OllamaChatHandler(OllamaAnswers, BaseChatCompletionsHandler):
         if prompt.tools:
             # Ollama does not support tool_choice.
             body["tools"] = list(prompt.tools)
-        self.add_schema(body, prompt)
+        constrain(body, prompt, self.settings)
         return body
 
     def finish_messages(self, messages: list[BackendMessage]) -> list[BackendMessage]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from Middleware.llmapis.handlers.base.answer_forms import text_in
+from Middleware.llmapis.handlers.base.backend_call import Prompt
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt, text_in
 from Middleware.llmapis.handlers.base.ollama_answers import OllamaAnswers, text_chunk
 from Middleware.models.messages import Chunk
 

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from Middleware.llmapis.handlers.base.answer_forms import DONE, decode_json, text_in, with_tool_calls
+from Middleware.llmapis.handlers.base.backend_call import BackendMessage, Block
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler, text_of
-from Middleware.llmapis.handlers.base.base_llm_api_handler import (
-    DONE,
-    BackendMessage,
-    Block,
-    decode_json,
-    text_in,
-    with_tool_calls,
-)
 from Middleware.llmapis.handlers.base.image_sources import image_url
 from Middleware.llmapis.handlers.base.openai_answers import REASONING, OpenAiAnswers, reasoning_of
 from Middleware.llmapis.keepsakes import CONTENT, THINKING, with_members

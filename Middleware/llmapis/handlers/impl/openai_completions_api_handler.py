@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from Middleware.llmapis.handlers.base.answer_forms import text_in
+from Middleware.llmapis.handlers.base.backend_call import Prompt
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt, text_in
 from Middleware.llmapis.handlers.base.openai_answers import OpenAiAnswers, reasoning_of
 from Middleware.models.messages import Chunk
 from Middleware.models.request_context import first_logged

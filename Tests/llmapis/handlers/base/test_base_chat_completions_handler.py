@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from Middleware.llmapis.api_types import canonical_type
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import inject_texts
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
 from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
 from Middleware.llmapis.transport import Transport
 from Tests.tables import table

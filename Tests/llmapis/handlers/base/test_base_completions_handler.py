@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Chunk, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk
 from Middleware.llmapis.transport import Transport
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from Middleware.exceptions import BackendResponseError, ClientError, ConfigValueError
 from Middleware.llmapis.handlers.base import base_llm_api_handler as base
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt
 from Middleware.llmapis.handlers.base.image_sources import base64_data
 from Middleware.llmapis.handlers.impl import openai_api_handler
 from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatHandler

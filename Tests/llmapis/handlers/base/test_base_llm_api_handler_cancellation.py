@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, BaseLlmApiHandler, Prompt
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler
 from Middleware.llmapis.llm_api import TYPES
 from Middleware.llmapis.transport import Transport
 from Middleware.services.cancellation_service import cancellation_service

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import BackendResponseError
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt
 from Middleware.llmapis.llm_api import TYPES
 from Middleware.llmapis.transport import Transport
 from Tests.stub_backend import Reply, StubBackend, chat_chunk, json_reply, sse_reply

@@ -13,8 +13,9 @@ import pytest
 from Middleware.exceptions import BackendResponseError
 from Middleware.exceptions.invalid_llm_response_error import InvalidLlmResponseError
 from Middleware.llmapis import finish_reasons
-from Middleware.llmapis.handlers.base import base_llm_api_handler
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, BaseLlmApiHandler, Prompt
+from Middleware.llmapis.handlers.base import stream_ends
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler
 from Middleware.llmapis.handlers.impl.claude_api_handler import ClaudeApiHandler
 from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import KoboldCppApiHandler
 from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatHandler
@@ -450,7 +451,7 @@ def test_a_server_that_goes_on_with_nothing_is_left_after_64_kilobytes(
     backend: StubBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = "openAIChatCompletion"
-    monkeypatch.setattr(base_llm_api_handler, "DRAIN_SECONDS", 60.0)  # so that only the bytes can be the limit
+    monkeypatch.setattr(stream_ends, "DRAIN_SECONDS", 60.0)  # so that only the bytes can be the limit
     padding = [{"choices": [], "padding": "x" * 8000}] * 9
     reply = framed(kind, *event(kind, "a"), *event(kind, "", "stop"), *padding)
     backend.script(Reply(pieces=reply.pieces, headers=reply.headers, hang=True))

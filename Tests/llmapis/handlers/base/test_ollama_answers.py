@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.exceptions import BackendResponseError, BackendStatusError
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, BaseLlmApiHandler, Prompt
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler
 from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatHandler
 from Middleware.llmapis.handlers.impl.ollama_generate_api_handler import OllamaGenerateHandler
 from Middleware.llmapis.transport import Transport

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from Middleware.common.constants import LEFT_BRACE_SENTINEL
 from Middleware.exceptions import BackendResponseError, BackendStatusError
 from Middleware.llmapis.handlers.base import claude_messages
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt
 from Middleware.llmapis.handlers.impl.claude_api_handler import ClaudeApiHandler
 from Middleware.llmapis.keepsakes import origin_of, signed
 from Middleware.llmapis.transport import Transport

@@ -18,7 +18,7 @@ from Middleware.exceptions import (
 )
 from Middleware.llmapis import embedding_api
 from Middleware.llmapis.embedding_api import EmbeddingsHandler, OllamaEmbeddings, OpenAiEmbeddings
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings
 from Middleware.llmapis.transport import get_transport
 from Tests.backend_dialects import PROMPT_TOKENS, ollama_embeddings, openai_embeddings
 from Tests.stub_backend import BEFORE_STATUS, Reply, StubBackend, json_reply, status_reply

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import BackendResponseError, BackendStatusError
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt
 from Middleware.llmapis.handlers.impl import koboldcpp_api_handler
 from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import CallCounter, KoboldCppApiHandler
 from Middleware.llmapis.transport import Transport

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt
 from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatHandler
 from Middleware.llmapis.transport import Transport
 from Middleware.utilities.answers.stream_parsers import NDJSONParser

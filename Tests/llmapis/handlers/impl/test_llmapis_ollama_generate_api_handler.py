@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt
 from Middleware.llmapis.handlers.impl.ollama_generate_api_handler import OllamaGenerateHandler
 from Middleware.llmapis.transport import Transport
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import BackendResponseError, BackendStatusError
-from Middleware.llmapis.handlers.base import base_llm_api_handler
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
+from Middleware.llmapis.handlers.base import stream_ends
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt
 from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
 from Middleware.llmapis.transport import Transport
 from Middleware.models.cancel_scope import CancelScope
@@ -286,7 +286,7 @@ def test_stream_that_simply_ends(backend: StubBackend) -> None:
 
 
 def test_usage_that_comes_later_is_waited_for(backend: StubBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base_llm_api_handler, "DRAIN_SECONDS", 60.0)
+    monkeypatch.setattr(stream_ends, "DRAIN_SECONDS", 60.0)
     backend.script(sse_reply([chat_chunk({}, "stop"), {"choices": [], "usage": USAGE}, "[DONE]"], delay=0.1))
     assert list(handler(backend).handle_streaming(HI))[-1] == {**SILENCE, "usage": USAGE}
 
@@ -295,7 +295,7 @@ def test_usage_that_comes_later_is_waited_for(backend: StubBackend, monkeypatch:
 def test_a_connection_that_stays_open_delays_the_end_little(
     backend: StubBackend, last: Any, drain: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base_llm_api_handler, "DRAIN_SECONDS", drain)
+    monkeypatch.setattr(stream_ends, "DRAIN_SECONDS", drain)
     backend.script(sse_reply([chat_chunk({"content": "a"}), last], hang=True))
     started = time.monotonic()
     assert text(list(handler(backend).handle_streaming(HI))) == "a"

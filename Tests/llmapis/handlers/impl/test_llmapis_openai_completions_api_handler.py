@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import BackendResponseError
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt
 from Middleware.llmapis.handlers.impl.openai_completions_api_handler import OpenAiCompletionsApiHandler
 from Middleware.llmapis.transport import Transport
 from Middleware.models.cancel_scope import CancelScope
