@@ -188,28 +188,25 @@ class ToolCallReader:
         self._numbers = ToolCallNumbers()
         # The calls whose first fragment has been passed on, and whether they have had arguments.
         self._begun: dict[int, bool] = {}
-        # First fragments that wait for their id or their name.
+        # First fragments that wait for their id or their name, and empty arguments that wait for others.
         self._held: dict[int, ToolCall] = {}
 
-    def read(self, fragments: Iterable[ToolCall]) -> list[ToolCall]:
-        """Return the fragments of one event in that form; one that waits for its id or name comes later."""
+    def read(self, fragments: Iterable[ToolCall], is_final: bool = False) -> list[ToolCall]:
+        """Return the fragments of one event in that form; one that has to wait comes later.
+
+        ``is_final``: the arguments ``{}`` do not stand for others that follow, as those of some servers do.
+        """
         found: list[ToolCall] = []
         for fragment in fragments:
             number = self._numbers.number(fragment)
-            text = arguments_text(read_fragment(fragment)[2])
             if number not in self._begun:
-                # Another call has begun, so the id of the one before will not come.
+                # Another call has begun, so what the one before waits for will not come.
                 found += self._released(number)
-                found += self._first(number, fragment, text)
-            elif text or _members(fragment) or _of_function(fragment):
-                function: FunctionCall = {"arguments": text, **_of_function(fragment)}
-                found.append({"index": number, **_members(fragment), "function": function})
-            if text.strip() and number in self._begun:
-                self._begun[number] = True
+            found += self._passed(number, fragment, is_final)
         return found
 
     def finish(self) -> list[ToolCall]:
-        """Return what is left at the end of the stream: first fragments that wait, and ``{}`` for no arguments."""
+        """Return what is left at the end of the stream: fragments that wait, and ``{}`` for no arguments."""
         found = self._released()
         for number, has_arguments in self._begun.items():
             if not has_arguments:
@@ -217,31 +214,35 @@ class ToolCallReader:
                 self._begun[number] = True
         return found
 
-    def _first(self, number: int, fragment: ToolCall, text: str, waits: bool = True) -> list[ToolCall]:
-        held = self._held.pop(number, None)
+    def _passed(self, number: int, fragment: ToolCall, is_final: bool, waits: bool = True) -> list[ToolCall]:
+        held, is_first = self._held.pop(number, None), number not in self._begun
         if held:
-            fragment = cast(ToolCall, {**held, **{key: value for key, value in fragment.items() if value}})
-        call_id, name, _ = read_fragment(fragment)
-        name = name or (read_fragment(held)[1] if held else "")
-        if waits and not text and not (call_id and name):
+            fragment = _merged(held, fragment)
+        call_id, name, arguments = read_fragment(fragment)
+        text, others = arguments_text(arguments), _of_function(fragment)
+        lacks = is_first and not text and not (call_id and name)
+        if waits and (lacks or (not is_final and not self._begun.get(number) and text.strip() == "{}")):
             self._held[number] = fragment
             return []
-        self._begun[number] = bool(text.strip())
-        return [
-            {
-                "index": number,
-                "id": call_id or new_call_id(),
-                "type": "function",
-                **_members(fragment),
-                "function": {"name": name, "arguments": text, **_of_function(fragment)},
-            }
-        ]
+        if not is_first and not (text or others or _members(fragment)):
+            return []
+        self._begun[number] = self._begun.get(number, False) or bool(text.strip())
+        begins: ToolCall = {"id": call_id or new_call_id(), "type": "function"} if is_first else {}
+        named: FunctionCall = {"name": name} if is_first else {}
+        return [{"index": number, **begins, **_members(fragment), "function": {**named, "arguments": text, **others}}]
 
     def _released(self, but: int | None = None) -> list[ToolCall]:
-        found: list[ToolCall] = []
-        for number in [number for number in self._held if number != but]:
-            found += self._first(number, cast(ToolCall, {}), "", waits=False)
-        return found
+        waiting = [number for number in self._held if number != but]
+        return [part for number in waiting for part in self._passed(number, {}, True, waits=False)]
+
+
+def _merged(held: ToolCall, fragment: ToolCall) -> ToolCall:
+    """Return one fragment of one that waits and the next of its call, whose arguments count if they are not blank."""
+    parts = [part if isinstance(part := one.get("function"), Mapping) else {} for one in (held, fragment)]
+    function = {key: value for part in parts for key, value in part.items() if value}
+    before, text = (arguments_text(read_fragment(one)[2]) for one in (held, fragment))
+    function["arguments"] = text if text.strip() else before + text
+    return cast(ToolCall, {**held, **{key: value for key, value in fragment.items() if value}, "function": function})
 
 
 def whole_call(call: ToolCall) -> ToolCall:

@@ -157,6 +157,16 @@ def in_one_form(*events: list[Any]) -> tuple[list[list[dict[str, Any]]], list[tu
         ([[whole("c1", 0)], [part("{", "g", 1, "c1")], [part("}", None, 1)]], [("c1", "f", "{}"), ("c1", "g", "{}")]),
         ([[part("{", "f", 0, "c1")], [part("}", "f", 1, "c1")]], [("c1", "f", "{}")]),
         ([[whole("c1", 0)], [part("", "f", 1, "c1")], [part("[]", None, 1)]], [("c1", "f", "{}"), ("c1", "f", "[]")]),
+        # Empty arguments that stand for those that follow.
+        ([[part("{}", "f", 0, "c1")], [part('{"a"')], [part(":1}")]], [("c1", "f", '{"a":1}')]),
+        ([[part("", "f", 0, "c1")], [part(" {}\n")], [part('{"a":1}')]], [("c1", "f", '{"a":1}')]),
+        ([[part({}, "f", None, "c1"), part({"a": 1}, None, None, "c1")]], [("c1", "f", '{"a": 1}')]),
+        ([[part("{}", "f")], [part("{}")], [part('{"a":1}')]], [("call_", "f", '{"a":1}')]),
+        ([[part("{}", "f", 0, "c1")], [part("", "")], [part(" ")]], [("c1", "f", "{} ")]),
+        (
+            [[part("{}", "f", 0, "c1")], [part("{", "g", 1, "c2")], [part("}", None, 1)]],
+            [("c1", "f", "{}"), ("c2", "g", "{}")],
+        ),
         # A name that comes late, or never.
         ([[part("", None, 0, "c1")], [part("{}", "f")]], [("c1", "f", "{}")]),
         ([[part(None, "", 0, "c1")], [part(None, "f")]], [("c1", "f", "{}")]),
@@ -185,6 +195,14 @@ def test_interleaved_fragments_stay_so_and_other_members_stay() -> None:
     passed, _ = in_one_form([{**first, "extra_content": {"x": 1}}], [second], [part("}")], [part("}", None, 1)])
     assert [[fragment["index"] for fragment in event] for event in passed] == [[0], [1], [0], [1], []]
     assert passed[0][0]["extra_content"] == {"x": 1}
+
+
+def test_members_of_a_fragment_that_waits_stay() -> None:
+    waiting = {**part("{}", "f", 0, "c1"), "extra_content": {"x": 1}}
+    waiting["function"]["thought"] = "t"
+    passed, calls = in_one_form([waiting], [part('{"a":1}')])
+    assert calls == [("c1", "f", '{"a":1}')]
+    assert passed[1][0]["extra_content"] == {"x": 1} and passed[1][0]["function"]["thought"] == "t"
 
 
 def calling(*ids: str | None) -> Any:

@@ -72,6 +72,8 @@ class BaseLlmApiHandler(ABC):
     FRAMER: type[SSEParser] | type[NDJSONParser] = SSEParser
     # OpenTelemetry's name for what the calls do.
     OPERATION = "chat"
+    # Whether some servers of the dialect begin the arguments of a call with ``{}``, and the real ones follow.
+    empty_first = False
 
     def __init__(self, settings: BackendSettings, transport: Transport, scope: CancelScope | None = None) -> None:
         self.settings = settings
@@ -208,7 +210,8 @@ class BaseLlmApiHandler(ABC):
         self.called = True
         if self._reader is None:
             self._reader = ToolCallReader()
-        calls = self._reader.read(chunk.pop("tool_calls"))
+        is_final = not self.empty_first or chunk["finish_reason"] is not None
+        calls = self._reader.read(chunk.pop("tool_calls"), is_final)
         if calls:
             chunk["tool_calls"] = calls
             self._fragments += calls

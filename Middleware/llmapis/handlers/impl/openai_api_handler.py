@@ -22,6 +22,7 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
 
     PATH = "/v1/chat/completions"
     changes_messages = False
+    empty_first = True
 
     # -- request -------------------------------------------------------------------------------------------------
     def finish_messages(self, messages: list[BackendMessage]) -> list[BackendMessage]:
