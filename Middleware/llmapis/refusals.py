@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # A call is sent once more for each new refusal, but not without an end: some servers name one field at a time.
-MOST_CHANGES = 4
+MOST_REQUESTS = 4
 _STATUSES = (400, 422)
 # Gateways put the error of a server into their own.
 _MOST_LEVELS = 8
@@ -106,8 +106,9 @@ class ServerRefusal:
 
     Attributes:
         text: all of its words.
+        known: the fields of the payload, and those that Ollama has among its options.
         names: what it refuses, as it writes it: fields of the payload, and paths below them.
-        fields: of the names, those that are fields of the payload.
+        fields: of the names, those that are known.
         values: of ``temperature`` and ``top_p``, those whose value it refuses; ``both``: it takes only one of them.
     """
 
@@ -115,21 +116,22 @@ class ServerRefusal:
         said = list(_opened(data))
         self.text = "\n".join(part for part in said if isinstance(part, str))[:_MOST_TEXT]
         names, self.values, self.both = list[str](), list[str](), False
+        self.known: Payload = {**_options(payload), **payload}
         for part in said:
             if isinstance(part, Mapping):
                 names += [part["param"]] if isinstance(part.get("param"), str) else []
                 # Others have an object or a list of words for each field.
                 if _REFUSES.search(_plain(list(part.values()))):
                     names += [part[key] for key in _FIELD_KEYS if isinstance(part.get(key), str)]
-                names += [key for key in part if key in payload and _REFUSES.search(_plain(part[key]))]
+                names += [key for key in part if key in self.known and _REFUSES.search(_plain(part[key]))]
                 path = [str(step) for step in part["loc"]] if isinstance(part.get("loc"), list) else []
                 # A server that knows several forms of a request begins the path with the name of the form.
-                while len(path) > 1 and path[0] not in payload:
+                while len(path) > 1 and path[0] not in self.known:
                     path = path[1:]
                 names += [".".join(path)] if _EXTRA.search(f"{part.get('type')} {part.get('msg')}") else []
                 self.values += [name for name in _EITHER if path[:1] == [name]]
         names += _EXTRA_NAMES.findall(self.text)
-        for statement in _STATEMENT.split(self.text):
+        for statement in _STATEMENT.split(self.text.replace("options.", "")):
             for word in _REFUSES.finditer(statement):
                 near = statement[max(word.start() - _BEFORE, 0) : word.end() + _AFTER]
                 names += [name[name.lastindex or 0] for name in _NAMES.finditer(near)]
@@ -138,8 +140,14 @@ class ServerRefusal:
             self.values += named if _VALUE.search(statement) else []
         self.names = list(dict.fromkeys(name.rstrip(".]") for name in names))
         # Some servers write the names of their own language, such as ``presencePenalty``.
-        known = (name if name in payload else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in self.names)
-        self.fields = list(dict.fromkeys(name for name in known if name in payload))
+        plain = (name.removeprefix("options.") for name in self.names)
+        known = (name if name in self.known else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in plain)
+        self.fields = list(dict.fromkeys(name for name in known if name in self.known))
+
+
+def _options(payload: Payload) -> Payload:
+    options = payload.get("options")
+    return options if isinstance(options, Mapping) else {}
 
 
 def _plain(value: object) -> str:
@@ -206,20 +214,23 @@ def _renamed(payload: Payload, field: str) -> Payload:
 
 def _samplers(refusal: ServerRefusal, payload: Payload, settings: BackendSettings) -> Iterable[str]:
     """Return the fields of preset and API type that are refused."""
-    if refusal.both and all(name in payload for name in _EITHER):
+    if refusal.both and all(name in refusal.known for name in _EITHER):
         return ["top_p"]
     thinking = _THINKING if _NO_THINKING.search(refusal.text) else ()
     declared = [API_TYPE.value(settings.api_type, key) for key in ("maxNewTokensPropertyName", "streamPropertyName")]
     return [
         name
         for name in dict.fromkeys((*refusal.fields, *refusal.values, *thinking))
-        if name in payload and (name in settings.samplers or name == "parallel_tool_calls")
+        if name in refusal.known and (name in settings.samplers or name == "parallel_tool_calls")
         if name not in (*declared, *_NEEDED)
     ]
 
 
 def _without(payload: Payload, *fields: str) -> Payload:
-    return {key: payload[key] for key in payload if key not in fields} if fields[0] in payload else payload
+    if fields[0] in payload:
+        return {key: payload[key] for key in payload if key not in fields}
+    options = _options(payload)
+    return {**payload, "options": _without(options, *fields)} if fields[0] in options else payload
 
 
 def _without_tools(payload: Payload, field: str) -> Payload:
@@ -424,7 +435,7 @@ class Changes:
         self._remember([change for change in self.new if change not in found])
         self.new = tuple(change for change in found if change not in self.made)
         self._asked += 1
-        if self._asked > MOST_CHANGES:
+        if self._asked >= MOST_REQUESTS:
             self.new = ()
         self.made += self.new
         return bool(self.new)
@@ -442,7 +453,7 @@ class Changes:
         roots = [re.split(r"[.\[]", name)[0] for name in refusal.names] + ["tools"] * bool(
             _NO_TOOLS.search(refusal.text)
         )
-        fields = [field for field in (*refusal.fields, *roots) if field in self._plain]
+        fields = [field for field in (*refusal.fields, *roots) if field in refusal.known]
         if text := " ".join(filter(None, dict.fromkeys(map(self._settings.remedy, fields)))):
             error.args = (f"{sentence(str(error))} {text}",)
 
