@@ -173,6 +173,7 @@ class ResponseHead:
     Attributes:
         headers: names are lower case; repeated ones are joined with a comma.
         spelled: the names as the server spelled them first.
+        cookies: each ``Set-Cookie``, whose dates contain commas.
     """
 
     status: int
@@ -180,6 +181,7 @@ class ResponseHead:
     version: str
     headers: Mapping[str, str]
     spelled: Mapping[str, str] = field(default_factory=dict)
+    cookies: tuple[str, ...] = ()
 
     @property
     def keep_alive(self) -> bool:
@@ -309,6 +311,7 @@ class HttpCall:
             response.http_version.decode("latin-1"),
             headers,
             spelled,
+            tuple(value.decode("latin-1") for name, value in response.headers if name == b"set-cookie"),
         )
         # The answer to HEAD has no body, whatever length it announces.
         self._body = body_decoder(204 if self._request.method == "HEAD" else self.head.status, headers)

@@ -1,4 +1,7 @@
-"""Fetches a document from the web: guarded, limited in size and time, and ended at once by a stop."""
+"""Fetches a document from the web: guarded, limited in size and time, and ended at once by a stop.
+
+Redirects are followed here, so that each hop passes the guard, and what belongs to one server stays with it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,11 @@ import ssl
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from email.message import Message
+from http.cookiejar import CookieJar
+from typing import Any
 from urllib.parse import urljoin
+from urllib.request import Request
 
 from urllib3.exceptions import LocationParseError
 from urllib3.util import Url, parse_url
@@ -34,11 +41,18 @@ MIN_TOTAL_SECONDS = 60.0
 NO_LIMIT = 1 << 62
 DEFAULT_HEADERS = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "WilmerAI"}
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_BECOME_GET = frozenset({301, 302, 303})
-_SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
-_CONTENT_HEADERS = frozenset(
-    {"content-type", "content-length", "content-encoding", "content-language", "content-location", "transfer-encoding"}
+# These keep method and body.
+_SAME_REQUEST = frozenset({307, 308})
+_CONTENT_HEADERS = frozenset({"content-length", "content-type", "transfer-encoding"})
+# The headers that go on to another server. Any other may be a key, under whatever name the server gave it.
+_HEADERS_FOR_ALL = frozenset(
+    """
+accept accept-charset accept-encoding accept-language cache-control content-language content-type if-modified-since
+if-none-match pragma range user-agent
+""".split()
 )
+_PORTS = {"http": 80, "https": 443}
+_UPGRADE = (("http", 80), ("https", 443))
 
 
 @dataclass(frozen=True)
@@ -72,12 +86,13 @@ class WebRequest:
 
 @dataclass(frozen=True)
 class WebResponse:
-    """The answer of a server. ``headers``: repeated ones are joined with commas."""
+    """The answer of a server. ``headers``: repeated ones are joined with commas; ``cookies``: each that it sets."""
 
     status: int
     reason: str
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(repr=False)
+    cookies: Sequence[str] = field(default=(), repr=False)
 
     def header(self, name: str) -> str:
         return next((value for known, value in self.headers.items() if known.lower() == name), "")
@@ -130,22 +145,49 @@ def origin_text(parts: Url) -> str:
 def redirected(request: WebRequest, response: WebResponse) -> WebRequest | None:
     """Return the request that a response leads to; None if it is not a redirect or redirects are not wanted.
 
-    301, 302 and 303 turn methods other than GET and HEAD into GET without a body. Secrets stay with the host they
-    were meant for, and never go from https to http. Raises ValueError if the new location is not an http or https URL.
+    Method and body change with the status as in browsers, except that a PUT or DELETE stays one behind 301. Another
+    origin gets a few harmless headers only. A ``Cookie`` header is for the first request, and a user and a password in
+    the URL are for its origin. Raises ValueError if the new location is not an http or https URL.
     """
     location = _as_utf8(response.header("location")).strip()
     if not request.allow_redirects or response.status not in REDIRECTS or not location:
         return None
     old = split_url(request.url)
     new = split_url(urljoin(old.url, location))
-    drop: frozenset[str] = frozenset()
-    method, body = request.method, request.body
-    if response.status in _BECOME_GET and method not in ("GET", "HEAD"):
-        method, body, drop = "GET", None, _CONTENT_HEADERS
-    if new.host != old.host or (old.scheme, new.scheme) == ("https", "http"):
-        drop |= _SECRET_HEADERS | {"host"}
-    headers = {name: value for name, value in request.headers.items() if name.lower() not in drop}
+    if _origin(old) == _origin(new):
+        new = new._replace(auth=new.auth or old.auth)
+    method, body = _method_after(response.status, request.method), request.body
+    dropped = frozenset({"cookie"})
+    if response.status not in _SAME_REQUEST:
+        if body is not None or method != request.method:
+            dropped |= _CONTENT_HEADERS
+        body = None
+    leaves = leaves_origin(old, new)
+    headers = {
+        name: value
+        for name, value in request.headers.items()
+        if name.lower() not in dropped and (not leaves or name.lower() in _HEADERS_FOR_ALL)
+    }
     return dataclasses.replace(request, url=new.url, method=method, body=body, headers=headers)
+
+
+def _method_after(status: int, method: str) -> str:
+    if status in _SAME_REQUEST:
+        return method
+    becomes_get = method == "POST" if status == 301 else method != "HEAD"
+    return "GET" if becomes_get else method
+
+
+def leaves_origin(old: Url, new: Url) -> bool:
+    """Return whether a redirect goes to another origin. From http to https of the same host it does not."""
+    (scheme, host, port), (new_scheme, new_host, new_port) = _origin(old), _origin(new)
+    upgraded = host == new_host and ((scheme, port), (new_scheme, new_port)) == _UPGRADE
+    return _origin(old) != _origin(new) and not upgraded
+
+
+def _origin(parts: Url) -> tuple[str, str, int]:
+    scheme = str(parts.scheme)
+    return scheme, str(parts.host), parts.port or _PORTS[scheme]
 
 
 def _as_utf8(value: str) -> str:
@@ -173,8 +215,9 @@ def fetch(request: WebRequest, scope: CancelScope) -> WebResponse:
 
 
 def _follow(request: WebRequest, scope: CancelScope, deadline: float) -> WebResponse:
+    cookies = _Cookies()
     for _ in range(MAX_REDIRECTS + 1):
-        response = _Hop(request, scope, deadline).run()
+        response = _Hop(cookies.added_to(request), scope, deadline).run()
         try:
             following = redirected(request, response)
         except ValueError:
@@ -183,8 +226,50 @@ def _follow(request: WebRequest, scope: CancelScope, deadline: float) -> WebResp
             ) from None
         if following is None:
             return response
+        cookies.follow(request, response, following)
         request = following
     raise WebFetchError(f"WebFetch was redirected more than {MAX_REDIRECTS} times.", response)
+
+
+class _Cookies:
+    """The cookies that servers set on the way through redirects of one origin."""
+
+    def __init__(self) -> None:
+        self._jar = CookieJar()
+
+    def added_to(self, request: WebRequest) -> WebRequest:
+        """Return the request with the cookies that are for its URL."""
+        if not len(self._jar):
+            return request
+        asked = _for_jar(request)
+        self._jar.add_cookie_header(asked)
+        cookie = asked.get_header("Cookie")
+        return dataclasses.replace(request, headers={**request.headers, "Cookie": cookie}) if cookie else request
+
+    def follow(self, request: WebRequest, response: WebResponse, following: WebRequest) -> None:
+        """Take what a redirect sets; nothing is left of it at another origin."""
+        asked = _for_jar(request)
+        # One by one: the jar removes what a header deletes before it takes the cookies of the same response.
+        for cookie in response.cookies:
+            self._jar.extract_cookies(_ForJar(cookie), asked)  # type: ignore[arg-type]
+        if leaves_origin(split_url(request.url), split_url(following.url)):
+            self._jar.clear()
+
+
+def _for_jar(request: WebRequest) -> Request:
+    # The jar takes a user in front of the host for a part of it.
+    return Request(split_url(request.url)._replace(auth=None).url)
+
+
+class _ForJar:
+    """A response with one cookie, as a cookie jar reads it."""
+
+    def __init__(self, cookie: str) -> None:
+        self._message = Message()
+        self._message["Set-Cookie"] = cookie
+
+    def info(self) -> Any:
+        return self._message
 
 
 class _Hop:
@@ -257,7 +342,7 @@ class _Hop:
         return {**{name: value for name, value in DEFAULT_HEADERS.items() if name.lower() not in names}, **given}
 
     def _response(self, answer: HttpResponse) -> WebResponse:
-        response = WebResponse(answer.head.status, answer.head.reason, answer.headers, answer.body)
+        response = WebResponse(answer.head.status, answer.head.reason, answer.headers, answer.body, answer.head.cookies)
         if response.status >= 400:
             reason = f" ({response.reason})" if response.reason else ""
             raise WebFetchError(f"WebFetch got status {response.status}{reason} from {self.origin}.", response)

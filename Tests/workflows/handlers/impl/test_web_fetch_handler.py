@@ -449,6 +449,7 @@ SECRETS = {"Authorization": "Bearer a", "Cookie": "b", "Proxy-Authorization": "c
     ("status", "method", "then"),
     [
         (301, "POST", "GET"),
+        (301, "PUT", "PUT"),
         (302, "PUT", "GET"),
         (303, "DELETE", "GET"),
         (303, "GET", "GET"),
@@ -464,24 +465,73 @@ def test_redirects_change_methods(
     assert run(lab, node) == "there"
     first, second = web.requests
     assert (second.path, second.method) == ("/b?c=d", then)
-    assert second.body == (b"data" if then != "GET" or method == "GET" else b"")
-    assert ("content-type" in second.headers) is (then != "GET" or method == "GET")
+    assert second.body == (b"data" if status in (307, 308) else b"")
+    assert ("content-type" in second.headers) is (status in (307, 308))
     assert second.headers["authorization"] == "Bearer a"
 
 
 @pytest.mark.parametrize("guard", [{}, {"allowedHosts": ["127.0.0.1", "localhost"]}])
-def test_secrets_stay_with_their_host(lab: EngineLab, web: StubBackend, guard: dict[str, Any]) -> None:
-    web.script(redirect(302, localhost(web, "/b")), Reply(body=b"there"))
-    assert run(lab, fetch(f"{web.url}/a", headers=SECRETS, **guard)) == "there"
-    headers = web.requests[1].headers
-    assert headers["x-kept"] == "d" and headers["host"] == f"localhost:{web.port}"
-    assert not {"authorization", "cookie", "proxy-authorization"} & set(headers)
+@pytest.mark.parametrize("place", ["another host", "another port"])
+def test_secrets_stay_with_their_origin(lab: EngineLab, web: StubBackend, guard: dict[str, Any], place: str) -> None:
+    with StubBackend() as other:
+        there = localhost(web, "/b") if place == "another host" else f"{other.url}/b"
+        asked = web if place == "another host" else other
+        back = [redirect(302, f"{web.url}/c")]
+        web.script(redirect(302, there), *(back if asked is web else []), Reply(body=b"there"))
+        other.script(*back)
+        node = fetch(f"http://me:pw@127.0.0.1:{web.port}/a", headers={**SECRETS, "Accept": "text/x"}, **guard)
+        assert run(lab, node) == "there"
+        for request in (asked.requests[-2 if asked is web else -1], web.requests[-1]):
+            assert request.headers["accept"] == "text/x"
+            assert not {"authorization", "cookie", "proxy-authorization", "x-kept"} & set(request.headers)
+        assert web.requests[0].headers["authorization"] == "Bearer a"
 
 
-def test_a_password_in_the_url_stays_with_its_host(lab: EngineLab, web: StubBackend) -> None:
-    web.script(redirect(302, localhost(web)), Reply(body=b"there"))
-    run(lab, fetch(f"http://me:secret@127.0.0.1:{web.port}/"))
-    assert "authorization" in web.requests[0].headers and "authorization" not in web.requests[1].headers
+def sets(location: str, *cookies: str, status: int = 302) -> Reply:
+    """A redirect that sets cookies, each with a header of its own."""
+    lines = [f"HTTP/1.1 {status} Moved", f"Location: {location}", *[f"Set-Cookie: {one}" for one in cookies]]
+    return Reply(raw="\r\n".join([*lines, "Content-Length: 0", "", ""]).encode("latin-1"))
+
+
+@table(
+    ("cookies", "path", "sent"),
+    [
+        (["a=1"], "/b", "a=1"),
+        (["a=1; Expires=Wed, 21 Oct 2099 07:28:00 GMT; HttpOnly", "b=2; Max-Age=60"], "/b", "a=1; b=2"),
+        (["a=1; Expires=Wed, 21 Oct 2015 07:28:00 GMT", "b=2; Max-Age=0"], "/b", None),
+        (["a=1; Secure"], "/b", None),
+        (["a=1; Path=/other"], "/b", None),
+        (["a=1; Path=/b"], "/b/c", "a=1"),
+        (["a=1; Path=/b"], "/bc", None),
+        (["a=1"], "/elsewhere/x", "a=1"),
+        (["a=1; Domain=evil.example"], "/b", None),
+        (["a=1", "a=2"], "/b", "a=2"),
+        (["a=1", "a=; Max-Age=0"], "/b", None),
+        (['a="x y"; Path=/'], "/b", 'a="x y"'),
+        (["a=\xe9"], "/b", "a=\xe9"),
+        (["=", "", "; Path=/"], "/b", None),
+    ],
+)
+def test_cookies_of_a_redirect(
+    lab: EngineLab, web: StubBackend, cookies: list[str], path: str, sent: str | None
+) -> None:
+    web.script(sets(path, *cookies), Reply(body=b"there"))
+    count = len(web.requests)
+    run(lab, fetch(f"{web.url}/a", headers={"Cookie": "mine=1"}))
+    first, second = web.requests[count:]
+    got = second.headers.get("cookie")
+    assert first.headers["cookie"] == "mine=1"
+    assert got == sent or (got is not None and sent is not None and sorted(got.split("; ")) == sorted(sent.split("; ")))
+
+
+def test_cookies_stay_with_their_origin_and_their_node(lab: EngineLab, web: StubBackend) -> None:
+    with StubBackend() as other:
+        web.script(sets("/b", "a=1"), sets(f"{other.url}/c", "b=2"), Reply(body=b"back"), Reply(body=b"again"))
+        other.script(sets(f"{web.url}/d", "c=3"))
+        assert run(lab, fetch(f"{web.url}/a")) == "back"
+        assert run(lab, fetch(f"{web.url}/e")) == "again"
+        assert [one.headers.get("cookie") for one in web.requests] == [None, "a=1", None, None]
+        assert other.requests[0].headers.get("cookie") is None
 
 
 def test_every_hop_is_checked_before_connecting(lab: EngineLab, web: StubBackend) -> None:
