@@ -5,6 +5,7 @@ At runtime these are plain dictionaries. Clients, back-ends and users' scripts m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, NotRequired, Required, Self, TypedDict, cast
 
@@ -134,10 +135,48 @@ class Usage(TypedDict, total=False):
     prompt_tokens_details: PromptTokens
 
 
-def token_count(value: object) -> int | None:
-    """Return the token count that a back-end sent; None for anything but an integer."""
+# JavaScript, SQLite and protobuf hold every whole number up to here. A larger one would damage what stands next to it:
+# the transaction that records it, the JSON of an answer, the batch of a trace.
+LARGEST_NUMBER = 2**53
+# Usage objects nest once. A deeper one is left out, so that no back-end can nest it beyond what Python can write.
+USAGE_DEPTH = 8
+
+
+def measure(value: object) -> int | float | None:
+    """Return a count or a time that comes from outside, from 0 to 2**53; None for what is not a finite number."""
     # Not isinstance(), for which True is an integer.
-    return value if type(value) is int else None
+    if type(value) is int or (type(value) is float and math.isfinite(value)):
+        return min(max(value, 0), LARGEST_NUMBER)
+    return None
+
+
+def token_count(value: object) -> int | None:
+    """Return a token count that a back-end sent, from 0 to 2**53; None for what is not a whole number."""
+    number = measure(value)
+    return None if number is None or number % 1 else int(number)
+
+
+def sent_usage(sent: Mapping[str, object], depth: int = USAGE_DEPTH) -> dict[str, object]:
+    """Return the usage object of a back-end with token counts from 0 to 2**53, and no number that JSON cannot hold.
+
+    A member that counts tokens is left out if it is neither a whole number, nor an object, nor null.
+    """
+    found: dict[str, object] = {}
+    for name, value in sent.items():
+        is_count = name.endswith("tokens") and not isinstance(value, dict)
+        kept = token_count(value) if is_count else _kept(value, depth)
+        if value is None or kept is not None:
+            found[name] = kept
+    return found
+
+
+def _kept(value: object, depth: int) -> object:
+    """Return JSON data without what could not be written or read again, which becomes None."""
+    if isinstance(value, dict):
+        return sent_usage(value, depth - 1) if depth else None
+    if isinstance(value, list):
+        return [_kept(item, depth - 1) for item in value] if depth else None
+    return None if isinstance(value, (int, float)) and not abs(value) <= LARGEST_NUMBER else value
 
 
 def cached_tokens(usage: Mapping[str, object]) -> int | None:

@@ -288,11 +288,11 @@ class Launcher:
             self.process.wait(60)
 
     def request(self, method: str, path: str, body: Any = None, timeout: float = 60.0) -> Response:
-        """One request on a connection of its own, answered completely."""
+        """One request on a connection of its own, answered completely. ``body``: JSON data, or bytes as they are."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         started = time.monotonic()
         try:
-            data = None if body is None else json.dumps(body).encode("utf-8")
+            data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode("utf-8")
             connection.request(method, path, data, {"Content-Type": "application/json"} if data else {})
             response = connection.getresponse()
             return Response(

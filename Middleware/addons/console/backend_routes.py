@@ -17,6 +17,7 @@ from Middleware.llmapis.addresses import MODELS, NO_SUCH_PATH, api_path_of, comp
 from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.llmapis.backend_errors import says_loop
 from Middleware.llmapis.server_questions import ask_server, json_in
+from Middleware.models.messages import token_count
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
@@ -245,8 +246,8 @@ class _ServerQueries:
     def _kobold(self) -> BackendStatus:
         answer = self._get("/api/extra/perf")
         busy = answer.part("idle") == 0
-        waiting = answer.part("queue")
-        slots = f"{'busy' if busy else 'idle'}{f', {waiting} waiting' if isinstance(waiting, int) and waiting else ''}"
+        waiting = token_count(answer.part("queue"))
+        slots = f"{'busy' if busy else 'idle'}{f', {waiting} waiting' if waiting else ''}"
         return self._judged(answer) or BackendStatus("healthy", slots=slots)
 
     def _openai(self) -> BackendStatus:

@@ -11,7 +11,7 @@ from Middleware.addons.records.kept_secrets import masked
 from Middleware.addons.records.live_run import LiveRun
 from Middleware.addons.records.model import Attribute, ConfigVersion, RunDocument, RunFacts, Span
 from Middleware.models.llm_call import Attempt
-from Middleware.models.messages import cached_tokens, token_count
+from Middleware.models.messages import LARGEST_NUMBER, cached_tokens, measure, token_count
 from Middleware.models.process import process
 from Middleware.utilities.config.paths import display_path
 from Middleware.utilities.config.store import REVALIDATE_SECONDS
@@ -123,12 +123,17 @@ def _add_samplers(found: dict[str, Attribute], payload: Mapping[str, object]) ->
     best = len(LONGEST_ANSWER)
     for name, value in fields.items():
         if name in _LONGEST:
-            if _LONGEST[name] < best and token_count(value) is not None:
-                best, found["request.max_tokens"] = _LONGEST[name], token_count(value)
+            if _LONGEST[name] < best and type(value) is int:
+                best, found["request.max_tokens"] = _LONGEST[name], _sampler(value)
         elif (
             isinstance(value, (int, float)) or (name in TEXT_SAMPLERS and isinstance(value, str))
         ) and name not in NOT_SAMPLERS:
-            found[f"request.{name}"] = value
+            found[f"request.{name}"] = _sampler(value)
+
+
+def _sampler(value: str | int | float) -> str | int | float:
+    """Return a sampler as it is recorded. Neither JSON nor a trace can hold all numbers, so others become text."""
+    return value if isinstance(value, str) or abs(value) <= LARGEST_NUMBER else str(value)
 
 
 def _add_usage(found: dict[str, Attribute], usage: Mapping[str, object]) -> None:
@@ -144,19 +149,15 @@ def _add_usage(found: dict[str, Attribute], usage: Mapping[str, object]) -> None
 def _times(reported: Mapping[str, object]) -> tuple[float | None, float | None, float | None]:
     """Return the milliseconds for loading, reading the prompt and writing, as llama.cpp or Ollama reported them."""
     if "predicted_ms" in reported or "prompt_ms" in reported:
-        return None, _number(reported.get("prompt_ms")), _number(reported.get("predicted_ms"))
+        return None, measure(reported.get("prompt_ms")), measure(reported.get("predicted_ms"))
     load, read, write = (
-        _number(reported.get(name)) for name in ("load_duration", "prompt_eval_duration", "eval_duration")
+        measure(reported.get(name)) for name in ("load_duration", "prompt_eval_duration", "eval_duration")
     )
     return (
         None if load is None else load / NANOSECONDS_IN_MS,
         None if read is None else read / NANOSECONDS_IN_MS,
         None if write is None else write / NANOSECONDS_IN_MS,
     )
-
-
-def _number(value: object) -> float | None:
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 # -- the conversation --------------------------------------------------------------------------------------------------

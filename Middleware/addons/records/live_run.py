@@ -24,6 +24,7 @@ from Middleware.addons.records.model import (
 from Middleware.addons.records.repeated_lists import LEAST_MESSAGES, SharedLists
 from Middleware.models.cancel_scope import SERVER_STOPS
 from Middleware.models.llm_call import Attempt, LlmCallRecord
+from Middleware.models.messages import LARGEST_NUMBER, token_count
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, SentRequest
 from Middleware.utilities.discussions.discussion_id import OPEN_TAG, without_discussion_id_tags
@@ -401,7 +402,7 @@ def _short(text: str | None) -> str | None:
 def _reported_output(call: LlmCallRecord) -> int | None:
     """Return the tokens of an answer as its back-end counted them."""
     usage = call.outcome.usage if call.outcome is not None else None
-    return call.completion_tokens if usage and "completion_tokens" in usage else None
+    return token_count(usage.get("completion_tokens")) if usage else None
 
 
 def _usage(calls: Iterable[LlmCallRecord]) -> tuple[int | None, int | None, int | None]:
@@ -414,4 +415,4 @@ def _usage(calls: Iterable[LlmCallRecord]) -> tuple[int | None, int | None, int 
 
 
 def _sum(known: int | None, more: int | None) -> int | None:
-    return known if more is None else more + (known or 0)
+    return known if more is None else min(more + (known or 0), LARGEST_NUMBER)

@@ -18,7 +18,7 @@ from Middleware.api.running.disconnect_watcher import CLIENT_LEFT
 from Middleware.api.running.running_requests import is_cut_off, running_requests
 from Middleware.exceptions import ClientError, EarlyTerminationException, ServerStoppingError
 from Middleware.llmapis.finish_reasons import with_calls
-from Middleware.models.messages import Chunk, Message, ToolCall, Usage, token_count
+from Middleware.models.messages import LARGEST_NUMBER, Chunk, Message, ToolCall, Usage, token_count
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities import config_utils
 from Middleware.utilities.daemon_threads import run_in_pool
@@ -49,7 +49,7 @@ def estimated_usage(request: RequestContext, messages: Sequence[Message], answer
         **usage,
         "prompt_tokens": prompt,
         "completion_tokens": completion,
-        "total_tokens": prompt + completion if total is None else total,
+        "total_tokens": min(prompt + completion, LARGEST_NUMBER) if total is None else total,
     }
 
 

@@ -14,6 +14,8 @@ from Middleware.exceptions import WilmerError
 
 # A size and its extensions take a few bytes. Without a limit a server could fill the memory with one line.
 MAX_CHUNK_LINE_BYTES = 16 * 1024
+# More bytes than any server can send.
+MOST_DIGITS = 18
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\n]*)?\r?")
 # The line before a chunk, and the line end after it, as servers send them.
 _CHUNK_START = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
@@ -136,6 +138,7 @@ def body_decoder(status: int, headers: Mapping[str, str]) -> BodyDecoder:
         return PlainDecoder(None)
     lengths = {text.strip() for text in headers["content-length"].split(",")}
     text = lengths.pop()
-    if lengths or not (text.isascii() and text.isdigit()):
+    # Python refuses to convert thousands of digits.
+    if lengths or not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
         raise WireError("the content length is not a number")
     return PlainDecoder(int(text))

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -29,7 +30,8 @@ from Middleware.addons.records.viewers import Viewer
 from Middleware.exceptions import ClientError
 from Middleware.utilities import config_utils, sqlite
 from Middleware.utilities.encryption_utils import derive_encryption_key, hash_api_key
-from Tests.addons.records.records_lab import Ring, ended, message, run, run_id
+from Tests.addons.records.records_lab import Ring, ended, facts, message, run, run_id
+from Tests.tables import table
 
 ROOT = config_utils.get_project_root_directory_path()
 OPERATOR = Viewer("operator")
@@ -548,6 +550,39 @@ def test_a_file_that_another_process_locks_is_tried_again_soon(lab, monkeypatch,
     # Far below the 30 seconds of a disk that fails.
     assert eventually(lambda: lab.store.reader.one(late.facts["id"]), 15)
     assert "not written" not in caplog.text
+
+
+class Unwritable:
+    """A value that is not JSON."""
+
+
+@table(
+    "bad",
+    [
+        {"usage_input_tokens": 10**23},
+        {"usage_output_tokens": -(2**70)},
+        {"workflow": ["a", "list"]},
+        {"discussion": {"an": "object"}},
+        {"endpoints": [Unwritable()]},
+        {"conversation": "no hexadecimal digits"},
+        {"answer": Unwritable()},
+        {"id": None},
+    ],
+)
+def test_a_run_that_cannot_be_written_costs_no_other_one(tmp_path, bad, caplog):
+    caplog.set_level(logging.INFO)
+    lab = Lab(tmp_path / "Console")
+    good = [run() for _ in range(3)]
+    wrong = run()
+    wrong.facts.update(facts(**bad) | {"id": bad.get("id", wrong.facts["id"])})
+    lab.record(good[0], wrong, good[1], replace(run(), spans=[wrong]), good[2])
+    assert {one.facts["id"] for one in good} <= set(lab.ids())
+    assert lab.store.dropped() == {"texts": 0, "runs": 2} and caplog.text.count("A run could not be recorded") == 2
+    # Nothing waits, and what comes next is written at once.
+    after = run()
+    lab.record(after)
+    assert after.facts["id"] in lab.ids() and "Runs are not written" not in caplog.text
+    lab.close()
 
 
 def test_what_waits_for_the_disk_is_limited(tmp_path, monkeypatch, caplog):

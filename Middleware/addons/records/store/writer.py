@@ -220,12 +220,16 @@ class RunStore:
                 logger.exception("%s failed", type(observer).__name__)
         self._written_at.pop(document.facts["id"], None)
         mode = self.settings.mode()
-        if mode == "off":
-            # After that, nothing holds the payloads of its requests to servers any more.
-            completed(document)
-        else:
-            # What is not kept need not be looked at: who writes the run leaves its texts out.
-            self._waiting.append(normalised(document) if _keeps_texts(mode, document) else completed(document))
+        try:
+            if mode == "off":
+                # After that, nothing holds the payloads of its requests to servers any more.
+                completed(document)
+            else:
+                # What is not kept need not be looked at: who writes the run leaves its texts out.
+                self._waiting.append(normalised(document) if _keeps_texts(mode, document) else completed(document))
+        # The runs that wait with it are recorded.
+        except Exception:
+            self._lost(document)
 
     def _write(self) -> None:
         if not self._waiting:
@@ -244,7 +248,7 @@ class RunStore:
             return True
         try:
             with self.disk() as disk:
-                disk.write(documents, self.settings.mode() == "texts")
+                self._written(disk, documents)
         except _disk_errors() as error:
             now = time.monotonic()
             if _is_busy(error):
@@ -268,6 +272,28 @@ class RunStore:
             self._failures.clear()
             logger.info("Runs are written to %s again.", self.folder.path)
         return True
+
+    def _written(self, disk: Disk, documents: Sequence[RunDocument]) -> None:
+        """Write runs together; if that fails for what one of them contains, each by itself, without that one."""
+        with_texts = self.settings.mode() == "texts"
+        try:
+            disk.write(documents, with_texts)
+            return
+        except Exception as error:
+            if _is_of_disk(error):
+                raise
+        for document in documents:
+            try:
+                disk.write([document], with_texts)
+            except Exception as error:
+                if _is_of_disk(error):
+                    raise
+                self._lost(document)
+
+    def _lost(self, document: RunDocument) -> None:
+        """Count and report a run that cannot be recorded; called where its error is handled."""
+        self._dropped_runs += 1
+        logger.exception("A run could not be recorded: %s", document.facts["id"])
 
     def _limit(self) -> None:
         """Drop texts, then runs, of what waits for the disk."""
@@ -430,6 +456,14 @@ def _disk_errors() -> tuple[type[Exception], ...]:
     import sqlite3
 
     return sqlite3.Error, OSError
+
+
+def _is_of_disk(error: Exception) -> bool:
+    """Return whether the disk has failed, and not the program, or a value that SQLite does not hold."""
+    import sqlite3
+
+    of_values = (sqlite3.InterfaceError, sqlite3.DataError, sqlite3.ProgrammingError, sqlite3.IntegrityError)
+    return isinstance(error, _disk_errors()) and not isinstance(error, of_values)
 
 
 def _keeps_texts(mode: RecordMode, document: RunDocument) -> bool:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from Middleware.models.messages import Answer, Chunk, ToolCall, Usage
+from Middleware.models.messages import LARGEST_NUMBER, Answer, Chunk, ToolCall, Usage
 from Middleware.utilities.answers.tool_calls import whole_call
 
 DONE = "[DONE]"
@@ -32,7 +32,7 @@ def usage_of(prompt: int | None, completion: int | None, cached: int | None = No
     if completion is not None:
         usage["completion_tokens"] = completion
     if prompt is not None and completion is not None:
-        usage["total_tokens"] = prompt + completion
+        usage["total_tokens"] = min(prompt + completion, LARGEST_NUMBER)
     if cached is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": cached}
     return usage or None

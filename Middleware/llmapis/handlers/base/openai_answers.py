@@ -9,7 +9,7 @@ from typing import cast
 from Middleware.llmapis.handlers.base.answer_forms import text_in, usage_of
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler
 from Middleware.llmapis.keepsakes import thought_in
-from Middleware.models.messages import Chunk, PromptTokens, Usage, cached_tokens, token_count
+from Middleware.models.messages import Chunk, PromptTokens, Usage, cached_tokens, sent_usage, token_count
 
 
 class OpenAiAnswers(BaseLlmApiHandler):
@@ -90,23 +90,17 @@ def _usage(sent: object, timings: object) -> Usage | None:
     counts = timings if isinstance(timings, Mapping) else {}
     cached = token_count(counts.get("cache_n"))
     if isinstance(sent, dict) and sent:
-        # Counts that are not numbers are dropped where they are used.
-        usage = cast(Usage, sent)
-        if cached is None or cached_tokens(usage) is not None:
-            return usage
-        details = sent.get("prompt_tokens_details")
-        return {
-            **usage,
-            "prompt_tokens_details": {
-                **(cast(PromptTokens, details) if isinstance(details, Mapping) else {}),
-                "cached_tokens": cached,
-            },
-        }
+        usage = cast(Usage, sent_usage(sent))
+        if cached is not None and cached_tokens(usage) is None:
+            details = usage.get("prompt_tokens_details")
+            known: PromptTokens = details if isinstance(details, dict) else {}
+            usage["prompt_tokens_details"] = {**known, "cached_tokens": cached}
+        return usage
     read, written = token_count(counts.get("prompt_n")), token_count(counts.get("predicted_n"))
     if written is None:
         return None
     # Servers before September 2025 report only the tokens that they have read, so the length of the prompt is unknown.
-    return usage_of(None if read is None or cached is None else cached + read, written, cached)
+    return usage_of(None if read is None or cached is None else token_count(cached + read), written, cached)
 
 
 REASONING = ("reasoning_content", "reasoning")

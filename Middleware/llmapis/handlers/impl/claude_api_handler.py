@@ -14,7 +14,7 @@ from Middleware.llmapis.handlers.base.answer_forms import text_in, usage_of, wit
 from Middleware.llmapis.handlers.base.backend_call import BackendMessage, Prompt, bearer_headers
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler
 from Middleware.llmapis.keepsakes import BLOCKS, exchange_start, origin_of, signed
-from Middleware.models.messages import Answer, Chunk, ToolCall, Usage
+from Middleware.models.messages import Answer, Chunk, ToolCall, Usage, token_count
 
 logger = logging.getLogger(__name__)
 
@@ -266,15 +266,17 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         """
         usage = _object(body.get("usage"))
         self._note_prompt_tokens(usage)
-        completion = usage.get("output_tokens")
-        if type(completion) is not int or "input_tokens" not in self._prompt_counts:
+        completion = token_count(usage.get("output_tokens"))
+        if completion is None or "input_tokens" not in self._prompt_counts:
             return None
-        self.outcome.usage = usage_of(sum(self._prompt_counts.values()), completion, self._prompt_counts.get(CACHED))
+        prompt = token_count(sum(self._prompt_counts.values()))
+        self.outcome.usage = usage_of(prompt, completion, self._prompt_counts.get(CACHED))
         self.outcome.reported = self._prompt_counts
         return self.outcome.usage
 
     def _note_prompt_tokens(self, usage: Mapping[str, Any]) -> None:
-        self._prompt_counts |= {key: usage[key] for key in PROMPT_COUNTS if type(usage.get(key)) is int}
+        counts = ((key, token_count(usage.get(key))) for key in PROMPT_COUNTS)
+        self._prompt_counts |= {key: count for key, count in counts if count is not None}
 
 
 def _object(value: object) -> Mapping[str, object]:
