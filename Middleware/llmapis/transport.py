@@ -25,7 +25,7 @@ from Middleware.utilities.http.connect import HEARTBEAT_SECONDS
 from Middleware.utilities.http.connection import SLICE_SECONDS
 from Middleware.utilities.http.exchange import Exchange
 from Middleware.utilities.http.pool import ConnectionPool
-from Middleware.utilities.http.problems import HttpError, too_large_problem
+from Middleware.utilities.http.problems import HttpError
 from Middleware.utilities.http.via import OwnServer, own_server, via_headers
 from Middleware.utilities.http.wire import HttpRequest, ResponseHead, Route, Target, parse_target
 from Middleware.utilities.text_utils import encode_text
@@ -39,8 +39,6 @@ logger = logging.getLogger(__name__)
 
 # A server may ask for hours, but the client times out long before.
 MAX_RETRY_AFTER_SECONDS = 10.0
-# Larger than any answer or list of vectors: a server that never stops sending must not fill the memory.
-MAX_ANSWER_BYTES = 256 * 1024 * 1024
 # Enough of an error body for a message, and no longer a wait than that message is worth.
 MAX_ERROR_BODY_BYTES = 64 * 1024
 MAX_ERROR_BODY_WAIT = 5.0
@@ -327,15 +325,8 @@ class Transport:
 
 
 def _whole(stream: BackendStream) -> bytes:
-    """Return the complete body. Raises BackendResponseError for one that exceeds MAX_ANSWER_BYTES."""
-    parts, size = [], 0
     with stream:
-        for block in stream:
-            parts.append(block)
-            size += len(block)
-            if size > MAX_ANSWER_BYTES:
-                raise stream.error(HttpError(too_large_problem(f"more than {MAX_ANSWER_BYTES >> 20} MB")))
-    return b"".join(parts)
+        return b"".join(stream)
 
 
 def retry_after(text: str) -> float | None:

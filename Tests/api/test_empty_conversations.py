@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -202,3 +203,24 @@ def test_system_messages_alone_are_a_message_where_a_system_prompt_is_none(lab: 
         use(lab, CLAUDE_MESSAGES, systemPrompt=prompt)
         assert ask(lab, CHAT, [SYSTEM]).status == 200
         assert texts_of(lab.backend.requests[0]) == [("user", "Be {terse}.")]
+
+
+def test_a_small_body_takes_no_large_memory(lab: ApiLab) -> None:
+    """Hundreds of thousands of empty lists are refused before they are made of their text."""
+    body = b'{"model": "m", "messages": [{"role": "user", "content": [' + b"[]," * 600_000 + b"[]]}]}"
+    paths = [*CHATS, "/v1/completions", "/api/generate", "/api/v1/generate", "/v1/embeddings", "/api/show"]
+
+    def check(path: str) -> None:
+        answer = lab.client.post(path, data=body, content_type="application/json")
+        assert answer.status_code == 400 and "arrays, objects and texts" in answer.text
+
+    check_all(paths, check)
+    # It slows the rest down.
+    tracemalloc.start()
+    try:
+        check(CHAT)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # The body of the test's client and of the server.
+    assert peak < 4 * len(body)

@@ -10,13 +10,14 @@ from types import MappingProxyType
 
 import pytest
 
-from Middleware.exceptions import BackendResponseError, BackendStatusError, ConfigValueError
+from Middleware.exceptions import BackendError, BackendResponseError, BackendStatusError, ConfigValueError
 from Middleware.llmapis.transport import BackendRequest, BackendStream, Transport, get_transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.http import exchange, pool, wire
 from Middleware.utilities.http.connection import Connection
 from Tests.llmapis.transport_lab import KEY, SOON, ask, idle_connections
 from Tests.stub_backend import AFTER_PIECES, Reply, StubBackend, chat_stream_reply, json_reply, sse_reply, status_reply
+from Tests.tables import table
 
 pytestmark = pytest.mark.usefixtures("short_retry_waits")
 
@@ -265,15 +266,55 @@ def test_an_answer_that_inflates_without_end_is_refused(
         transport.post_json(ask(backend))
 
 
-def test_an_answer_without_end_is_refused_before_it_fills_the_memory(
-    backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch
+PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
+TO_THE_END = b"HTTP/1.1 200 OK\r\n\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+LAST_CHUNK = CHUNKED + b"2\r\n[]\r\n0\r\n"
+FOR_EVER = 10**9
+
+
+@table(
+    ("first", "piece", "count", "last", "wrong"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 100, PLAIN % 2 + b"[]", ""),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n", FOR_EVER, b"", "too many interim heads"),
+        (b"", b"HTTP/1.1 102 Processing\r\nA: b\r\n\r\n", FOR_EVER, b"", "too many interim heads"),
+        (b"", b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 50, FOR_EVER, b"", "too many interim heads"),
+        (b"", b"HTTP/1.1 199 x\r\n\r\n", 101, PLAIN % 2 + b"[]", "too many interim heads"),
+        (LAST_CHUNK, b"A: " + b"b" * 15_000 + b"\r\n", 4, b"\r\n", ""),
+        (LAST_CHUNK, b"A: b\r\n", FOR_EVER, b"", "trailer is too long"),
+        (LAST_CHUNK, b"A: " + b"b" * 9000 + b"\r\n", FOR_EVER, b"", "trailer is too long"),
+        (LAST_CHUNK, b"A: b\n", 20_000, b"\r\n", "trailer is too long"),
+        (LAST_CHUNK, b"A", FOR_EVER, b"", "too long"),
+        (CHUNKED, b"2\r\n  \r\n", FOR_EVER, b"", "more than 1 MB"),
+        (CHUNKED, b"1;" + b"a" * 9000 + b"\r\n \r\n", FOR_EVER, b"", "more than 1 MB"),
+        (CHUNKED, b"1" + b" " * 9000 + b"\r\n \r\n", FOR_EVER, b"", "more than 1 MB"),
+        (TO_THE_END, b": nothing yet\n\n", FOR_EVER, b"", "more than 1 MB"),
+        (PLAIN % ((1 << 21) + 2) + b"[", b" ", 1 << 21, b"]", "more than 1 MB"),
+        (PLAIN % (10**6 + 2) + b"[", b" " * 1000, 1000, b"]", ""),
+    ],
+)
+def test_an_answer_without_end_is_given_up(
+    backend: StubBackend,
+    transport: Transport,
+    monkeypatch: pytest.MonkeyPatch,
+    first: bytes,
+    piece: bytes,
+    count: int,
+    last: bytes,
+    wrong: str,
 ) -> None:
-    monkeypatch.setattr("Middleware.llmapis.transport.MAX_ANSWER_BYTES", 1 << 20)
-    backend.script(Reply(body=b"[" + b" " * (1 << 21) + b"]"))
-    with pytest.raises(BackendResponseError, match=r"the answer is too large \(more than 1 MB\)"):
-        transport.post_json(ask(backend))
-    assert idle_connections(transport) == 0
-    assert len(backend.requests) == 1
+    """Interim heads, the body, the framing of its chunks, and trailers; read as a whole and as a stream."""
+    monkeypatch.setattr("Middleware.utilities.http.exchange.MAX_ANSWER_BYTES", 1 << 20)
+    pieces = min(len(piece) * count, 1 << 23) // len(piece)
+    for read in (transport.post_json, lambda request: list(transport.open_stream(request))):
+        backend.script(Reply(raw=first + piece * pieces + last))
+        if not wrong:
+            read(ask(backend))
+            continue
+        with pytest.raises(BackendError, match=wrong):
+            read(ask(backend))
+        assert idle_connections(transport) == 0
 
 
 def test_expired_connections_are_closed_without_another_call(

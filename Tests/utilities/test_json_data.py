@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from Middleware.utilities.config.json_source import child
-from Middleware.utilities.json_data import freeze, from_stored_json, strings_in, to_stored_json
+from Middleware.utilities.json_data import (
+    MOST_VALUES,
+    freeze,
+    from_stored_json,
+    has_too_many_values,
+    strings_in,
+    to_stored_json,
+)
+from Tests.tables import table
 
 DATA = {"b": ["one", {"my key": "two"}, ["three"], 4, None], "a": "five", "empty": {}}
 
@@ -40,3 +50,35 @@ def test_stored_json_is_read_again(value: object) -> None:
 
 def test_stored_json_is_compact() -> None:
     assert to_stored_json({"ü": [1, "a"]}) == '{"ü":[1,"a"]}'.encode()
+
+
+MANY = MOST_VALUES + 1000
+
+
+@table(
+    ("text", "too_many"),
+    [
+        (b"[" + b"[]," * MANY + b"0]", True),
+        (b'{"content": [' + b"{}, " * MANY + b"0]}", True),
+        (b"[" + b'{"a":1},' * MOST_VALUES + b"0]", True),
+        (b"[" + b'"",' * MANY + b"0]", True),
+        (b"[" + b'"\\\\",' * MANY + b"0]", True),
+        (b"[[0],[" + b"[\n]\n,\n" * MANY + b"0]]", True),
+        (b"[" * 2 * MANY, True),
+        (json.dumps({"a": [[]] * MANY}).encode("utf-16-le"), True),
+        # Exactly as many, and one more.
+        (b"[" + b'"a b",' * (MOST_VALUES - 1) + b"0]", False),
+        (b"[" + b'"a b",' * MOST_VALUES + b"0]", True),
+        # Code and JSON in a text, however it ends.
+        (b'{"content": "' + b'[{\\"a\\": {}}, \\n' * MANY + b'"}', False),
+        (b'{"content": "' + b"[" * 2 * MANY, False),
+        (b'{"content": "' + b'\\"' * MANY + b"\\", False),
+        (b'{"content": "' + b"\\\\" * MANY + b'"}', False),
+        # Vectors and tokens: numbers take little more than their text.
+        (b'{"input": [[' + b"1234, " * MANY + b"5]]}", False),
+        (b"\xff" * 2 * MANY, False),
+        (b"", False),
+    ],
+)
+def test_too_many_values(text: bytes, too_many: bool) -> None:
+    assert has_too_many_values(text) is too_many

@@ -244,7 +244,7 @@ class ConsoleApplication:
         route, call = self._admit(environ, words)
         refusal = take_body(environ, SIGN_IN_BYTES if route.least is Role.ANONYMOUS else self._limit)
         if refusal is not None:
-            raise ConsoleError(int(refusal.status[:3]), refusal.message)
+            raise ConsoleError(int(refusal.status[:3]), refusal.message, headers=refusal.headers)
         start_response = _as_api(start_response)
         if route.runs:
             return self._run(route, call, start_response)

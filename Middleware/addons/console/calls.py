@@ -21,6 +21,7 @@ from Middleware.api.api_server import MatchedRule
 from Middleware.exceptions import ClientError
 from Middleware.models.request_context import RequestContext
 from Middleware.services.response_builder_service import to_json
+from Middleware.utilities.json_data import MOST_VALUES, has_too_many_values
 from Middleware.utilities.text_utils import did_you_mean
 
 if TYPE_CHECKING:
@@ -265,6 +266,8 @@ def require_known(given: Iterable[str], known: Iterable[str], thing: str) -> Non
 
 def _object_in(environ: WSGIEnvironment) -> dict[str, Any]:
     data = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    if has_too_many_values(data):
+        raise ConsoleError(400, f"The body has more than {MOST_VALUES:,} arrays, objects and texts.")
     try:
         body = json.loads(data or b"{}")
     except (ValueError, RecursionError) as error:

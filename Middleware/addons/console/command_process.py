@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from Middleware.addons.console.calls import ConsoleError
+from Middleware.api.errors import RETRY_AFTER
 from Middleware.exceptions import WilmerError
 from Middleware.utilities.config.paths import (
     get_project_root_directory_path,
@@ -18,10 +22,37 @@ from Middleware.utilities.config.paths import (
 
 # As for all background work: requests come first.
 NICENESS = 10
+# Calls that wait while a command of the same kind runs, each on a thread of the server, and how long they do.
+MOST_WAITING = 4
+WAIT_SECONDS = 30.0
 
 
 class CommandTooSlowError(WilmerError):
     """A command did not end in time and was stopped."""
+
+
+class Turns:
+    """Lets one call at a time run commands. A few others wait for a while, further ones are refused."""
+
+    def __init__(self) -> None:
+        self._places = threading.Semaphore(1 + MOST_WAITING)
+        self._turn = threading.Lock()
+
+    @contextlib.contextmanager
+    def taken(self, what: str) -> Iterator[None]:
+        """Wait for the turn, and keep it during the block. Raises ConsoleError with the status 503."""
+        busy = ConsoleError(503, f"{what} is at work already. Try again later.", headers=(RETRY_AFTER,))
+        if not self._places.acquire(blocking=False):
+            raise busy
+        try:
+            if not self._turn.acquire(timeout=WAIT_SECONDS):
+                raise busy
+            try:
+                yield
+            finally:
+                self._turn.release()
+        finally:
+            self._places.release()
 
 
 @dataclass(frozen=True)

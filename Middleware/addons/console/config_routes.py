@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from Middleware.addons.console.calls import Call, ConsoleError, Role, Routes
+from Middleware.addons.console.command_process import Turns
 from Middleware.addons.console.editing.editor import ConfigEditor
+from Middleware.models.process import process
+
+
+def check_turns() -> Turns:
+    """Return whose turn it is to check the whole configuration."""
+    return Turns()
 
 
 def register(routes: Routes) -> None:
@@ -53,7 +60,8 @@ def assist(call: Call) -> object:
 def check_all(call: Call) -> object:
     """Return the findings about the whole configuration, as ``check --json`` prints them."""
     call.checked_body()
-    return _editor(call).check_all()
+    with process().one(check_turns).taken("Another check of all files"):
+        return _editor(call).check_all()
 
 
 def save(call: Call) -> object:

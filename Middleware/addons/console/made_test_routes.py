@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 from Middleware.addons.console.calls import Call, ConsoleError, Role, Routes
-from Middleware.addons.console.command_process import CommandTooSlowError, run_command
+from Middleware.addons.console.command_process import CommandTooSlowError, Turns, run_command
 from Middleware.addons.console.editing.saved_files import save_file
 from Middleware.addons.console.exported_test import EXPECTATIONS, ExportedTest, OmittedExpectation, exported
 from Middleware.addons.console.replays import is_replaced
 from Middleware.addons.console.run_routes import known_run
 from Middleware.addons.records.recorded_request import NotKeptError
 from Middleware.api.requests.messages import without_user_options
+from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.paths import get_root_config_directory
@@ -31,6 +32,11 @@ TEST_SECONDS = 120.0
 # Their values depend on the clock.
 CHANGING = frozenset({name for name, spec in VARIABLES.items() if spec.overridable} | {"time_context_summary"})
 _EXPECTATION = re.compile(r"expect\.(\w+)(?:\['((?:[^'\\]|\\.)*)'\]|\[\"((?:[^\"\\]|\\.)*)\"\])?(?:\.(\w+))?")
+
+
+def made_test_turns() -> Turns:
+    """Return whose turn it is to run a made test."""
+    return Turns()
 
 
 def register(routes: Routes) -> None:
@@ -48,12 +54,13 @@ def make(call: Call) -> dict[str, object]:
 def run(call: Call) -> dict[str, object]:
     """Run the test in a process of its own, without the expectations that cannot hold."""
     test = _exported(call)
-    for _ in range(MOST_ROUNDS):
-        result = _run(test)
-        smaller = _without_failures(test, result)
-        if smaller is None:
-            return {**_shown(test), **result}
-        test = smaller
+    with process().one(made_test_turns).taken("Another test"):
+        for _ in range(MOST_ROUNDS):
+            result = _run(test)
+            smaller = _without_failures(test, result)
+            if smaller is None:
+                break
+            test = smaller
     return {**_shown(test), **result}
 
 

@@ -12,6 +12,7 @@ from wsgiref.types import WSGIEnvironment
 
 from Middleware.api.dialects import api_type_of
 from Middleware.common.constants import OLLAMA_CHAT, OLLAMA_GENERATE
+from Middleware.utilities.json_data import has_too_many_values
 
 # Such a call names a model and perhaps how long it stays loaded. At the gate only bodies up to this size are read.
 MAX_BYTES = 4096
@@ -39,7 +40,9 @@ def waiting_body(environ: WSGIEnvironment) -> Mapping[str, object]:
     if stream is None:
         return {}
     try:
-        body = json.loads(stream.read())
+        data = stream.read()
+        # The handler refuses it.
+        body = None if has_too_many_values(data) else json.loads(data)
     # A mistake in it is reported when the handler reads it.
     except (ValueError, RecursionError):
         return {}

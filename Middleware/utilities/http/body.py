@@ -16,6 +16,8 @@ from Middleware.exceptions import WilmerError
 MAX_CHUNK_LINE_BYTES = 16 * 1024
 # More bytes than any server can send.
 MOST_DIGITS = 18
+# What a server may send behind the last chunk: checksums and times take a few hundred bytes.
+MAX_TRAILER_BYTES = 64 * 1024
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\n]*)?\r?")
 # The line before a chunk, and the line end after it, as servers send them.
 _CHUNK_START = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
@@ -67,6 +69,8 @@ class ChunkedDecoder:
         # The line break after a chunk is expected.
         self._after_chunk = False
         self._in_trailer = False
+        # Bytes that the trailer may still have.
+        self._trailer_left = MAX_TRAILER_BYTES
         # The start of a line whose end has not arrived.
         self._partial = b""
 
@@ -113,6 +117,9 @@ class ChunkedDecoder:
             self._after_chunk = False
         elif self._in_trailer:
             self.done = line in (b"\r", b"")
+            self._trailer_left -= len(line) + 1
+            if self._trailer_left < 0 and not self.done:
+                raise WireError("the trailer is too long")
         else:
             match = _CHUNK_SIZE.fullmatch(line)
             if match is None:

@@ -9,6 +9,7 @@ where it does not, the end of the slice does.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Generator, Iterator
 
 from Middleware.models.cancel_scope import CancelScope
@@ -32,6 +33,8 @@ BLOCK_BYTES = 2 * 1024
 # Each read that is filled is followed by a larger one, up to this size: few system calls for a large answer.
 LARGE_BLOCK_BYTES = 64 * 1024
 BLOCK_GROWTH = 4
+# Of one answer: more than any model writes, and a server that never stops must not keep the call for ever.
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
 # Below this size, copying the body to the end of the head costs less than a second packet and system call.
 JOIN_BELOW_BYTES = 1024 * 1024
 
@@ -197,6 +200,8 @@ class Exchange:
             return
         receive, scope, http, idle = self._connection.receive, self._scope, self._http, self.idle
         feed, block, size = http.feed, self._rest, BLOCK_BYTES
+        # Of what comes, framing included: the expansion of a compressed body has a limit of its own.
+        left = MAX_ANSWER_BYTES if self._request.max_bytes is None else math.inf
         try:
             while True:
                 if block:
@@ -222,6 +227,9 @@ class Exchange:
                     idle.reset()
                 if len(data) == size:
                     size = min(size * BLOCK_GROWTH, LARGE_BLOCK_BYTES)
+                left -= len(data)
+                if left < 0:
+                    raise TooLargeError(f"more than {MAX_ANSWER_BYTES >> 20} MB")
                 block = feed(data)
         except WireError as error:
             raise _wire_error(error) from error

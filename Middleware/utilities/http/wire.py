@@ -15,7 +15,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import parse_qsl, unquote
 
-from h11 import CLIENT, NEED_DATA, Connection, LocalProtocolError, RemoteProtocolError, Request, Response
+from h11 import (
+    CLIENT,
+    NEED_DATA,
+    Connection,
+    InformationalResponse,
+    LocalProtocolError,
+    RemoteProtocolError,
+    Request,
+    Response,
+)
 from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
@@ -25,6 +34,8 @@ from Middleware.utilities.http.inflater import CODINGS, Inflater
 
 # Most heads have a few hundred bytes; with cookies and policies those of web pages reach tens of thousands.
 MAX_HEAD_BYTES = 256 * 1024
+# Servers send one or two (100, 103), those that say "still at work" (102) one every few seconds.
+MAX_INTERIM_HEADS = 100
 # The limit per answer: a few compressed bytes can expand to any size.
 MAX_INFLATED_BYTES = 256 * 1024 * 1024
 
@@ -211,6 +222,7 @@ class HttpCall:
         self._http = Connection(CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._start = b""
         self._peer_closed = False
+        self._interim_heads = 0
         self._inflater: Inflater | None = None
         self._limit = MAX_INFLATED_BYTES if request.max_bytes is None else request.max_bytes
         # How many bytes may still come of a compressed body.
@@ -286,6 +298,10 @@ class HttpCall:
                     # The body is decoded without it, and may take hours.
                     del self._http
                     return rest
+                if type(event) is InformationalResponse:
+                    self._interim_heads += 1
+                    if self._interim_heads > MAX_INTERIM_HEADS:
+                        raise WireError("there are too many interim heads")
         except RemoteProtocolError as error:
             # The text after ": b" quotes the server, which may have sent anything.
             raise WireError(str(error).partition(": b")[0]) from None

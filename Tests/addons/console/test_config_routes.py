@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,14 +11,18 @@ from typing import Any
 
 import pytest
 
+from Middleware.addons.console import command_process, config_routes, made_test_routes
 from Middleware.addons.console.api import load_routes
 from Middleware.addons.console.application import PREFIX, ConsoleApplication
 from Middleware.addons.console.calls import Role
+from Middleware.addons.console.command_process import CommandResult
+from Middleware.addons.console.editing import editor
+from Middleware.addons.console.exported_test import ExportedTest
 from Middleware.addons.records.records import build_records
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
 from Middleware.common import instance_global_variables as instance
-from Middleware.models.process import Process
+from Middleware.models.process import Process, process
 from Middleware.utilities import config_utils
 from Tests.addons.check.config_tree import CODING, GENERAL, TreeLab, write_tree
 from Tests.addons.console.console_lab import Answer, Browser, accepted
@@ -125,6 +131,47 @@ def test_everything_is_checked_in_a_process_of_its_own(consoles: Consoles) -> No
     [finding] = [one for one in result["findings"] if one["severity"] == "error"]
     assert (finding["file"], finding["suggestion"]) == (CODING, "Child") and finding["line"]
     assert result["files"] > 10
+
+
+@table("kind", ["check", "test"])
+def test_one_command_of_a_kind_at_a_time(consoles: Consoles, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Four more wait, one after the other has its turn; further ones get 503, and so does who waits for too long."""
+    at_work, most, leave = [0], [0], threading.Event()
+
+    def command(*_arguments: object, **_options: object) -> CommandResult:
+        at_work[0] += 1
+        most[0] = max(most[0], at_work[0])
+        assert leave.wait(60)
+        at_work[0] -= 1
+        return CommandResult(0, '{"findings": [], "tests": [], "mistakes": []}', "")
+
+    made = ExportedTest("Workflows/x.test.json", "alice", {"title": "x", "expect": {}}, [])
+    monkeypatch.setattr(made_test_routes, "_exported", lambda call: made)
+    monkeypatch.setattr(editor, "run_command", command)
+    monkeypatch.setattr(made_test_routes, "run_command", command)
+    browser, answers = consoles.browsers["operator", "on"], queue.SimpleQueue[Answer]()
+    calls: dict[str, Any] = {"check": ("config/check-all", {}), "test": (f"runs/{RUN}/test/run", {"name": "x"})}
+    path, body = calls[kind]
+
+    def call() -> None:
+        answers.put(browser.post(path, body))
+
+    callers = [threading.Thread(target=call) for _ in range(command_process.MOST_WAITING + 3)]
+    for caller in callers:
+        caller.start()
+    refused = [answers.get(timeout=60) for _ in range(2)]
+    assert [answer.status for answer in refused] == [503, 503]
+    assert int(refused[0].headers["Retry-After"]) > 0 and "at work already" in refused[0].message
+    leave.set()
+    assert [answers.get(timeout=60).status for _ in range(len(callers) - 2)] == [200] * (len(callers) - 2)
+    assert most == [1]
+    monkeypatch.setattr(command_process, "WAIT_SECONDS", 0.01)
+    turns = process().one(config_routes.check_turns if kind == "check" else made_test_routes.made_test_turns)
+    with turns.taken("It"):
+        assert browser.post(path, body).status == 503
+        # The other kind has its own turn.
+        assert browser.post(*calls["check" if kind == "test" else "test"]).status == 200
+    assert browser.post(path, body).status == 200
 
 
 @table(("role", "mode"), [("own", "on"), ("all", "on"), ("operator", "on"), ("own", "edit"), ("all", "edit")])

@@ -41,6 +41,7 @@ from Middleware.models.request_context import RequestContext, new_request_id, re
 from Middleware.services.prompt_categorization_service import route_header
 from Middleware.services.response_builder_service import to_json
 from Middleware.utilities import config_utils
+from Middleware.utilities.json_data import MOST_VALUES, has_too_many_values
 from Middleware.utilities.once import Once
 from Middleware.utilities.sensitive_logging_utils import sensitive_log_lazy, truncate_for_log
 from Middleware.utilities.text_utils import nearest
@@ -277,6 +278,8 @@ def streamed_answer(
 def read_json_body() -> dict[str, object]:
     """Return the request's JSON object, ignoring its content type."""
     data = http.get_data(cache=False)
+    if has_too_many_values(data):
+        raise ClientError(f"The request has more than {MOST_VALUES:,} arrays, objects and texts.")
     try:
         body = json.loads(data, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError):
