@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -72,6 +73,16 @@ def dialect_of(body: object) -> str:
     if "done" in body:
         return "OllamaApiChat" if "message" in body else "OllamaApiGenerate"
     return "KoboldCpp" if "token" in body or isinstance(first_object(body.get("results")).get("text"), str) else ""
+
+
+def telling_event(data: bytes) -> object:
+    """Return the first object that has the form of a dialect or an error, in a stream of SSE or of lines; else None."""
+    for line in data.splitlines():
+        with contextlib.suppress(ValueError, RecursionError):
+            body = unlisted(json.loads(line.removeprefix(b"data:")))
+            if dialect_of(body) or (isinstance(body, Mapping) and body.get("error")):
+                return body
+    return None
 
 
 def unlisted(body: object) -> object:

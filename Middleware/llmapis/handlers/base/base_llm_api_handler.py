@@ -32,7 +32,15 @@ from Middleware.llmapis.backend_errors import (
     too_long_hint,
 )
 from Middleware.llmapis.finish_reasons import FAILED, finish_reason, with_calls
-from Middleware.llmapis.handlers.base.answer_forms import DONE, carries, decode_json, dialect_of, keys_of, unlisted
+from Middleware.llmapis.handlers.base.answer_forms import (
+    DONE,
+    carries,
+    decode_json,
+    dialect_of,
+    keys_of,
+    telling_event,
+    unlisted,
+)
 from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt, bearer_headers
 from Middleware.llmapis.handlers.base.image_sources import base64_data
 from Middleware.llmapis.handlers.base.stream_ends import HeldEnd, may_be_whole
@@ -492,7 +500,7 @@ class BaseLlmApiHandler(ABC):
         if not self.formed:
             raise self.no_answer(None)
         name, is_marked = self.settings.endpoint_name, self.ended or self.closed
-        if not may_be_whole(name, is_marked, is_half):
+        if not may_be_whole(self.settings.file or name, name, is_marked, is_half):
             raise BackendResponseError(f"{self._endpoint_label()}: the stream ended without its end.", endpoint=name)
         self.outcome.is_unmarked = not is_marked
 
@@ -516,6 +524,9 @@ class BaseLlmApiHandler(ABC):
         try:
             body = json.loads(data)
         except (ValueError, RecursionError):
+            # The framing may be that of another dialect.
+            if (event := telling_event(data)) is not None:
+                raise self.no_answer(event) from None
             raise BackendResponseError(
                 f"{self._endpoint_label()}: the answer to a streaming call holds no event. Is the URL that of the API, "
                 "and the ApiType the right one?",

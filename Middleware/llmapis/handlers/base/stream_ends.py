@@ -78,30 +78,31 @@ class HeldEnd:
 
 
 def _marked() -> BoundedCache[str, bool]:
-    """Return the endpoints whose streams have had an end, and as False those that were logged because they had none."""
+    """Return the files of endpoints whose streams have had an end; as False, of those logged because they had none."""
     return BoundedCache(MAX_REMEMBERED)
 
 
-def may_be_whole(name: str, has_mark: bool, is_half: bool) -> bool:
+def may_be_whole(file: str, name: str, has_mark: bool, is_half: bool) -> bool:
     """Return whether a stream that has ended may be a whole answer.
 
     A proxy ends the body properly although the server behind it has died. So an endpoint that has sent the mark of an
     end once must send it always.
 
     Args:
-        name: the endpoint's.
+        file: the endpoint's file. Those of several users may have one name.
+        name: the endpoint's, for the log.
         has_mark: a finish reason or the last event of the dialect has come.
         is_half: the stream ended in the middle of an event.
     """
     marked = process().one(_marked)
-    known = marked.get(name)
+    known = marked.get(file)
     if has_mark:
         if not known:
-            marked.put(name, True)
+            marked.put(file, True)
         return True
     if is_half or known:
         return False
     if known is None:
-        marked.put(name, False)
+        marked.put(file, False)
         logger.info("Endpoint '%s' sends no end of its streams: a broken one cannot be told from a whole one.", name)
     return True
