@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 
 from Middleware.llmapis.api_types import model_name
-from Middleware.llmapis.handlers.base.answer_forms import text_in, usage_of
+from Middleware.llmapis.handlers.base.answer_forms import carries, text_in, usage_of
 from Middleware.llmapis.handlers.base.backend_call import Prompt
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler
 from Middleware.llmapis.transport import BackendRequest
@@ -52,8 +52,6 @@ class OllamaAnswers(BaseLlmApiHandler):
         """Return the text, reasoning and tool calls of an event; None for an event without fields for them."""
 
     def read_event(self, body: dict[str, object], name: str | None) -> Chunk | None:
-        if self.closed:
-            return None
         self.check_error(body)
         chunk = self.read_part(body)
         if not body.get("done"):
@@ -63,7 +61,8 @@ class OllamaAnswers(BaseLlmApiHandler):
         usage = self.note_usage(body)
         if usage:
             chunk["usage"] = usage
-        self.closed = True
+        # Servers that write it on each line have content in it, and others may follow.
+        self.closed = not carries(chunk)
         return chunk
 
     def check_error(self, body: Mapping[str, object]) -> None:

@@ -411,11 +411,7 @@ def chunks_of(kind: str, backend: StubBackend, *events: dict[str, Any]) -> list[
     return streamed(kind, backend, *events)[1]
 
 
-EARLY = [kind for kind in HANDLERS if not kind.startswith("ollama")]
-"""The dialects in which the reason is not the last event by definition."""
-
-
-@pytest.mark.parametrize("kind", EARLY)
+@every_kind
 def test_a_reason_on_each_event_loses_nothing(kind: str, backend: StubBackend) -> None:
     events = [one for text in ("one ", "two ", "three") for one in event(kind, text, "stop")]
     chunks = chunks_of(kind, backend, *events)
@@ -424,7 +420,7 @@ def test_a_reason_on_each_event_loses_nothing(kind: str, backend: StubBackend) -
     assert chunks[-1]["finish_reason"] == "stop"
 
 
-@pytest.mark.parametrize("kind", EARLY)
+@every_kind
 def test_the_last_reason_is_that_of_the_answer(kind: str, backend: StubBackend) -> None:
     call, chunks = streamed(kind, backend, *event(kind, "a", "stop"), *event(kind, "b"), *event(kind, "", "length"))
     assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["length"]
@@ -439,7 +435,7 @@ def test_a_call_after_the_reason_is_a_call(backend: StubBackend) -> None:
     assert chunks[-1]["finish_reason"] == "tool_calls" and any("tool_calls" in chunk for chunk in chunks)
 
 
-@pytest.mark.parametrize("kind", EARLY)
+@every_kind
 def test_text_long_after_the_reason_is_waited_for_and_passed_on_at_once(kind: str, backend: StubBackend) -> None:
     first, late = framed(kind, *event(kind, "a", "stop")), framed(kind, *event(kind, "late", "stop"))
     assert first.pieces is not None and late.pieces is not None

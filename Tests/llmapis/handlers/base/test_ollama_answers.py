@@ -174,7 +174,7 @@ def test_images_that_are_no_data_are_skipped(type_name: str, source: Any, caplog
 @pytest.mark.parametrize(
     ("reason", "finish"), [("stop", "stop"), ("length", "length"), ("load", "stop"), (None, "stop"), (5, "stop")]
 )
-def test_done_is_the_last_event(type_name: str, reason: Any, finish: str) -> None:
+def test_what_follows_done_counts(type_name: str, reason: Any, finish: str) -> None:
     call = handler(type_name)
     events = [
         json.dumps(each)
@@ -182,11 +182,17 @@ def test_done_is_the_last_event(type_name: str, reason: Any, finish: str) -> Non
             line(type_name, "a"),
             line(type_name, "b", done=True, done_reason=reason),
             line(type_name, "late"),
-            {"error": "late"},
         )
     ]
-    assert call.read_events(events) == [{"token": "a", "finish_reason": None}, {"token": "b", "finish_reason": finish}]
-    assert call.ended and call.closed and call.outcome.finish_reason == finish
+    assert call.read_events(events) == [
+        {"token": "a", "finish_reason": None},
+        {"token": "b", "finish_reason": finish},
+        {"token": "late", "finish_reason": None},
+    ]
+    # One with content is not the last for certain.
+    assert call.ended and not call.closed and call.outcome.finish_reason == finish
+    with pytest.raises(BackendResponseError, match="late"):
+        call.read_events([json.dumps({"error": "late"})])
 
 
 def test_done_alone_is_an_end(type_name: str) -> None:
