@@ -179,7 +179,7 @@ class ContentReader:
             found.texts.append("\n".join(line for line in (*lines, *inner.texts) if line))
             found.images += inner.images
         elif kind not in _OTHER_THOUGHTS and (
-            not self.lenient or kind in REFUSED or (not _HOSTED.fullmatch(kind) and carries(part))
+            not self.lenient or kind in REFUSED or (not _HOSTED.fullmatch(kind) and holds_data(part))
         ):
             raise self.refusal(part, path)
 
@@ -285,10 +285,18 @@ def images_in(value: object, path: str) -> list[str]:
 
 
 def carries(part: Fields) -> bool:
-    """Return whether there is something for the model in a part of an unknown type."""
+    """Return whether there is something for the model in a part of an unknown type, by the names of its members."""
     kind = part.get("type")
     members = (*_PAYLOADS, kind) if isinstance(kind, str) else _PAYLOADS
     return any(part.get(member) for member in members)
+
+
+def holds_data(part: Fields) -> bool:
+    """Return the same, also by the values of its members: an address, a data URL, or an object with such a member."""
+    return carries(part) or any(
+        _ADDRESS.match(value) if isinstance(value, str) else isinstance(value, Mapping) and carries(value)
+        for value in part.values()
+    )
 
 
 # -- where images go ---------------------------------------------------------------------------------------------------

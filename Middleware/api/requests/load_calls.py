@@ -27,8 +27,7 @@ def is_load_call(environ: WSGIEnvironment, body: Mapping[str, object] | None = N
     asked = waiting_body(environ) if body is None else body
     if kind == OLLAMA_CHAT:
         return asked.get("messages") in (None, [])
-    empty = all(asked.get(key) in (None, "") for key in ("system", "prompt"))
-    return empty and asked.get("images") in (None, [], [""])
+    return asked.get("prompt") in (None, "") and asked.get("images") in (None, [], [""])
 
 
 def waiting_body(environ: WSGIEnvironment) -> Mapping[str, object]:

@@ -18,13 +18,14 @@ from Middleware.api.requests.content import (
     ContentReader,
     carries,
     has_stray_images,
+    holds_data,
     with_images_moved,
 )
 from Middleware.api.requests.messages import ROLE_NAMES
 from Middleware.api.requests.responses_tools import ResponsesTools
 from Middleware.exceptions import ClientError
 from Middleware.llmapis.keepsakes import of_reasoning
-from Middleware.models.messages import Keepsake, Message, ToolCall
+from Middleware.models.messages import Keepsake, Message, ToolCall, joined_extra
 from Middleware.models.responses import Item, RequestFields
 from Middleware.services.response_store import REFERENCE
 
@@ -201,7 +202,7 @@ class _Translation:
         elif kind in _CLIENT_CALLS or (kind and isinstance(item.get("call_id"), str)):
             self._add_call(item, kind)
         # Calls of hosted tools and their outputs have no part of a conversation, whatever is in them.
-        elif carries(item) and not kind.endswith((_CALL, _OUTPUT)):
+        elif holds_data(item) and not kind.endswith((_CALL, _OUTPUT)):
             raise _READER.refusal(item, path)
 
     def end_loose_parts(self) -> None:
@@ -252,7 +253,7 @@ class _Translation:
             self.messages.append(turn)
         turn.setdefault("tool_calls", []).append(call)
         if self.thoughts:
-            turn["extra"] = [*turn.get("extra", ()), *self.thoughts]
+            turn["extra"] = joined_extra(turn, {"extra": self.thoughts})
             self.thoughts = []
 
     def _add_output(self, item: Mapping[str, object], output: object, path: str) -> None:

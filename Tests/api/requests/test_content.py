@@ -149,6 +149,11 @@ REFUSED = "cannot be passed on"
         (part("video", source={"type": "url", "url": LINK}), "video", ALL),
         (part("later", text="x"), "later", ALL),
         (part("later", note="x"), "later", STRICT),
+        # Not reported: the payload under another name, and in an object.
+        (part("later", picture=PNG), "later", ALL),
+        (part("later", uri="HTTPS://h/a.wav"), "later", ALL),
+        (part("later", sheet={"data": "QUJD", "kind": "csv"}), "later", ALL),
+        (part("later", picture_url={"url": LINK}), "later", ALL),
         (part("image_url", image_url={}), "image_url", ALL),
         (part("image_url"), "image_url", ALL),
         (part("image_url", image_url={"url": ""}), "image_url", ALL),
@@ -202,6 +207,8 @@ def test_what_cannot_be_passed_on_is_refused_with_its_place(
         part("mcp_tool_result", tool_use_id="s", content=[text("x")]),
         part("news"),
         part("news", text=""),
+        part("news", at="now", note="see https://h", by={"model": "m", "text": ""}, tags=[PNG]),
+        part("mcp_tool_result", tool_use_id="s", picture=PNG),
     ],
 )
 def test_what_carries_nothing_is_passed_over_where_servers_send_it(content: dict[str, Any]) -> None:
@@ -398,6 +405,8 @@ def test_the_added_message_has_the_prefix_of_the_user(lab: Lab) -> None:
         ([part("function_call_output", call_id="c", output=[part("dir", name="a"), part("link", name="b")])],
          [{"role": "tool", "content": '[{"type": "dir", "name": "a"}, {"type": "link", "name": "b"}]',
            "tool_call_id": "c"}]),
+        ([part("function_call_output", call_id="c", output=[part("link", href=LINK)])],
+         [{"role": "tool", "content": f'[{{"type": "link", "href": "{LINK}"}}]', "tool_call_id": "c"}]),
         ([part("function_call_output", call_id="c", output=part("success", value=1))],
          [{"role": "tool", "content": '{"type": "success", "value": 1}', "tool_call_id": "c"}]),
         ([{"call_id": "c", "output": "r"}], [{"role": "tool", "content": "r", "tool_call_id": "c"}]),
@@ -414,6 +423,7 @@ def test_items_that_are_not_messages(items: list[Any], expected: list[Any]) -> N
     [
         (part("input_audio", input_audio={"data": "x"}), "'input_audio'"),
         (part("surprise", text="?"), "'surprise'"),
+        (part("surprise", poster=LINK), "'surprise'"),
         (part("input_image"), "'input_image'"),
         (part("input_file", file_id="f"), "'input_file'"),
         (part("video", url=LINK), "'video'"),

@@ -192,8 +192,6 @@ def test_invalid_arguments_become_an_empty_object(lab: ApiLab) -> None:
     [
         ({"prompt": "plain"}, [("user", "plain")]),
         ({"prompt": "plain", "system": "Be. "}, [("user", "Be. plain")]),
-        ({"system": "only"}, [("user", "only")]),
-        ({"prompt": None, "system": "only"}, [("user", "only")]),
         (
             {"prompt": "[Beg_Sys]A[Beg_User] c [Beg_Assistant]Mira:"},
             [("system", "A"), ("user", "c"), ("assistant", "Mira:")],
@@ -230,6 +228,7 @@ LONGEST = {**FULL, "keep_alive": "x" * (4096 - len(json.dumps(FULL)))}
                 {},
                 {"prompt": ""},
                 {"prompt": None},
+                {"system": "x"},
                 {"prompt": "", "system": "", "images": [], "options": {"num_ctx": 9}, "think": True, "raw": True},
                 {"images": None, "suffix": "x", "template": "{{ .Prompt }}", "context": [1, 2], "format": "json"},
                 LONGEST,
@@ -265,7 +264,7 @@ def test_load_call_runs_no_workflow(lab: ApiLab, path: str, fields: dict[str, An
     ("path", "fields"),
     [
         ("/api/generate", {"prompt": "x"}),
-        ("/api/generate", {"system": "x"}),
+        ("/api/generate", {"prompt": " ", "system": "x"}),
         ("/api/generate", {"prompt": "", "images": ["Zm9v"]}),
         ("/api/chat", {"messages": [user("x")]}),
         # A body that is not read before there is a slot.
@@ -302,6 +301,8 @@ def test_a_load_call_takes_the_names_that_a_run_takes(lab: ApiLab, path: str, mo
         ("0", "unload"),
         ("0s", "unload"),
         ("0m", "unload"),
+        ("0h0m0.0s", "unload"),
+        ("0h1m", "load"),
         (-1, "load"),
         ("5m", "load"),
         ("10s", "load"),
