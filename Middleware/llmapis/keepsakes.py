@@ -528,10 +528,13 @@ class Sending:
 
     def _taken(self, one: Keepsake) -> Keepsake | None:
         """Return what a client has brought in the form for this endpoint, None if it does not get it."""
-        if one["origin"] == self.origin or (one["origin"] is None and one["at"] != MESSAGE):
+        if one["origin"] == self.origin:
             return one
         if one["origin"] is not None:
             return None
+        if one["at"] != MESSAGE:
+            # Claude refuses what it does not know.
+            return None if self.text_member is None else one
         sent = process().one(_sent_members).get(self.origin) or {}
         member, text, free = one["member"], plain_text(one), self.level != "auto"
         if self.text_member is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, NotRequired, Required, Self, TypedDict, cast
+from typing import Any, Literal, NotRequired, Required, Self, TypedDict, cast
 
 
 class FunctionCall(TypedDict, total=False):
@@ -77,7 +77,15 @@ def joined_extra(first: Mapping[str, object], second: Mapping[str, object]) -> l
     moved: list[Keepsake] = [
         {**kept, "at": kept["at"] + calls} if isinstance(kept["at"], int) else kept for kept in other.get("extra", ())
     ]
-    return [*one.get("extra", ()), *moved]
+    out: dict[object, Keepsake] = {}
+    for kept in (*one.get("extra", ()), *moved):
+        # A thought that goes on, in texts or in blocks.
+        key = kept["origin"], kept["member"], kept["at"], kept.get("stored")
+        value: Any = kept["value"]
+        before: Any = out[key]["value"] if key in out else None
+        goes_on = isinstance(value, str | list) and type(value) is type(before)
+        out[key] = cast(Keepsake, {**kept, "value": before + value}) if goes_on else kept
+    return list(out.values())
 
 
 def without_extra(messages: list[Message]) -> list[Message]:

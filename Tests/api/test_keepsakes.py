@@ -130,6 +130,10 @@ DETAILS = [
 ]
 THOUGHTS = [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm, the clock."}]}]
 SIGNATURE = {"google": {"thought_signature": "c2ln"}}
+WAITING = [
+    {"tool_calls": [{"index": 0, "function": {"name": "clock"}, "extra_content": SIGNATURE}]},
+    {"tool_calls": [{"index": 0, "function": {"arguments": ""}}]},
+]
 KEPT: dict[str, tuple[Callable[[bool], Reply], dict[str, Any]]] = {
     "DeepSeek": (
         openai(
@@ -173,6 +177,41 @@ KEPT: dict[str, tuple[Callable[[bool], Reply], dict[str, Any]]] = {
         openai({"deep_thought_state": {"a": [1]}, "Reasoning_Opaque": "zzz", "tool_calls": [call()]}),
         {"deep_thought_state": {"a": [1]}, "Reasoning_Opaque": "zzz"},
     ),
+    "a call that waits for its id": (
+        openai({"tool_calls": [{**call(), "id": None, "extra_content": SIGNATURE}]}, WAITING),
+        {"0.extra_content": SIGNATURE},
+    ),
+    "after the call's first piece": (
+        openai(
+            {"tool_calls": [call(1, extra_content=SIGNATURE)]},
+            [{"tool_calls": [{"index": 0, **call()}]}, {"tool_calls": [{"index": 0, "extra_content": SIGNATURE}]}],
+        ),
+        {"0.extra_content": SIGNATURE},
+    ),
+    "thoughts between calls": (
+        openai(
+            {"reasoning_content": "Hm. Yes.", "tool_calls": [call(1), call(2)]},
+            [
+                {"reasoning_content": "Hm. "},
+                {"tool_calls": [{"index": 0, **call(1)}]},
+                {"reasoning_content": "Yes."},
+                {"tool_calls": [{"index": 1, **call(2)}]},
+            ],
+        ),
+        {"reasoning_content": "Hm. Yes."},
+    ),
+    "thoughts around text": (
+        openai(
+            {"reasoning_content": "Hm. Yes.", "content": "I look.", "tool_calls": [call()]},
+            [
+                {"reasoning_content": "Hm. "},
+                {"content": "I look."},
+                {"reasoning_content": "Yes."},
+                {"tool_calls": [{"index": 0, **call()}]},
+            ],
+        ),
+        {"reasoning_content": "Hm. Yes."},
+    ),
     "what servers refuse to see": (
         openai({"refusal": None, "annotations": [], "audio": None, "stop_reason": 7, "tool_calls": [call()]}),
         {},
@@ -214,7 +253,8 @@ BLOCKS = (
     {"type": "thinking", "thinking": "Hm, the clock.", "signature": "c2lnbmF0dXJl"},
     {"type": "thinking", "thinking": "Yes.", "signature": "Yg=="},
 )
-USE = {"type": "tool_use", "id": "toolu_1", "name": "clock", "input": {"zone": "1"}}
+BARE_USE = {"type": "tool_use", "id": "toolu_1", "name": "clock", "input": {"zone": "1"}}
+USE = {**BARE_USE, "caller": {"type": "direct"}}
 
 
 def claude_lab(lab: ApiLab, **samplers: Any) -> None:
@@ -247,7 +287,7 @@ def test_claude_gets_its_blocks_back(lab: ApiLab, dialect: str, stream: bool, br
         assert [block["signature"][:3] for block in blocks[1:3]] == ["w1.", "w1."]
         client.history.pop()
         client._send()
-        assert assistants(payloads(lab)[-1])[0]["content"] == [*BLOCKS, USE]
+        assert assistants(payloads(lab)[-1])[0]["content"] == [*BLOCKS, BARE_USE]
 
 
 def test_claude_without_the_first_blocks_is_asked_without_thinking(
@@ -303,10 +343,12 @@ def test_no_server_gets_what_another_sent(lab: ApiLab, dialect: str, brings: boo
     ]
 
 
-def test_ollamas_thinking_is_one_text(lab: ApiLab) -> None:
+def test_ollama_gets_one_text_and_what_its_calls_had(lab: ApiLab) -> None:
     lab.write("ApiTypes/Ollama", json.loads((SHIPPED / "OllamaApiChat.json").read_text("utf-8")))
     lab.endpoint("Main", {"apiTypeConfigFileName": "Ollama"}, lab.backend.url)
-    used = {"function": {"name": "clock", "arguments": {"zone": "1"}}}
+    # The index is Ollama's own; other servers speak its dialect, too.
+    function = {"index": 0, "name": "clock", "arguments": {"zone": "1"}, "thought_signature": "x"}
+    used = {"function": function, "extra_content": SIGNATURE}
 
     def reply(stream: bool) -> Reply:
         parts = [{"thinking": text} for text in ("Hm, ", "the ", "clock.")] + [{"tool_calls": [used]}]
@@ -327,7 +369,8 @@ def test_ollamas_thinking_is_one_text(lab: ApiLab) -> None:
         client.asks(f"{dialect} {stream}")
         client.answers_calls()
         (message,) = assistants(payloads(lab)[1])
-        assert members(message) == {"thinking": "Hm, the clock."}, (dialect, stream)
+        thought = {"thinking": "Hm, the clock.", "0.function.thought_signature": "x", "0.extra_content": SIGNATURE}
+        assert members(message) == thought, (dialect, stream)
 
 
 def test_each_of_two_conversations_gets_its_own(lab: ApiLab) -> None:
@@ -697,7 +740,7 @@ def test_an_invalid_signature_is_left_out_for_this_call(lab: ApiLab) -> None:
     client.answers_calls()
     first, refused, last = payloads(lab)
     assert assistants(refused)[0]["content"] == [*BLOCKS, USE]
-    assert assistants(last)[0]["content"] == [USE] and "thinking" not in last
+    assert assistants(last)[0]["content"] == [BARE_USE] and "thinking" not in last
 
 
 @table(

@@ -178,6 +178,7 @@ def in_one_form(*events: list[Any]) -> tuple[list[list[dict[str, Any]]], list[tu
         ([[part(None, "f", 0)], [part("{}", None, 0)]], [("call_", "f", "{}")]),
         ([[part(None, "f", 0)], [part("{}", "g", 1)]], [("call_", "f", "{}"), ("call_", "g", "{}")]),
         ([[part(None, "f", 0)]], [("call_", "f", "{}")]),
+        ([[part(None, "f", 0)], [part("", None, 0)], [part("", "", 0)]], [("call_", "f", "{}")]),
         ([[part("{}", "f", None)], [part("{}", "g", None)]], [("call_", "f", "{}"), ("call_", "g", "{}")]),
         (
             [[part("{", "f", 0, "c1"), part("{", "g", 1, "c2")], [part("}"), part("}", None, 1)]],

@@ -222,9 +222,12 @@ class BaseLlmApiHandler(ABC):
         calls = self._reader.read(chunk.pop("tool_calls"), is_final)
         if calls:
             chunk["tool_calls"] = calls
-            self._fragments += calls
-            for call in calls:
-                self.kept.read_call(call, call["index"])
+            self._note_calls(calls)
+
+    def _note_calls(self, calls: list[ToolCall]) -> None:
+        self._fragments += calls
+        for call in calls:
+            self.kept.read_call(call, call["index"])
 
     def _translate_end(self, chunk: Chunk) -> BackendResponseError | None:
         """Translate the finish reason of a chunk; return the error if it says that the answer has failed."""
@@ -468,7 +471,7 @@ class BaseLlmApiHandler(ABC):
         self._note_answer(self.flowing or self.called)
         calls = self._reader.finish() if self._reader is not None else []
         if calls:
-            self._fragments += calls
+            self._note_calls(calls)
             yield {"token": "", "finish_reason": None, "tool_calls": calls}
         if self.refusal and not self.ended:
             self._held.chunks.append({"token": "", "finish_reason": "content_filter"})

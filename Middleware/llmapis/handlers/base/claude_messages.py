@@ -66,16 +66,12 @@ def trim_prefill(messages: list[BackendMessage]) -> None:
 
 
 def _content(message: BackendMessage, position: int) -> str | list[Block]:
-    content, calls = message.get("content"), message.get("tool_calls")
-    thoughts = [
-        block
-        for one in message.get("extra", ())
-        if one["member"] == BLOCKS
-        for block in cast("list[Block]", one["value"])
-    ]
+    content, calls, extra = message.get("content"), message.get("tool_calls"), message.get("extra", ())
+    thoughts = [block for one in extra if one["member"] == BLOCKS for block in cast("list[Block]", one["value"])]
     if message.get("role") == "assistant" and isinstance(calls, list):
         uses = [
             _tool_use(call, f"toolcall_{position}_{number}")
+            | {one["member"]: one["value"] for one in extra if one["at"] == number}
             for number, call in enumerate(calls)
             if isinstance(call, Mapping)
         ]

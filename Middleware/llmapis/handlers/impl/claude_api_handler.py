@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from Middleware.llmapis.api_types import CLAUDE_MESSAGES
 from Middleware.llmapis.handlers.base import claude_messages
@@ -19,6 +19,7 @@ from Middleware.models.messages import Answer, Chunk, ToolCall, Usage, token_cou
 logger = logging.getLogger(__name__)
 
 THOUGHTS = ("thinking", "redacted_thinking")
+_USE = frozenset({"type", "id", "name", "input"})
 PARAMETERS = frozenset(
     {
         "model",
@@ -109,7 +110,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         calling = [message for message in messages[exchange_start(messages) :] if message.get("tool_calls")]
         # Later messages rightly have none, where the model does not think between its calls.
         first = messages if self.changes.has_just("missed") else calling[:1]
-        if is_on and [message for message in first if message.get("tool_calls") and "extra" not in message]:
+        if is_on and [message for message in first if message.get("tool_calls") and not _blocks_kept(message)]:
             del body["thinking"]
             is_on = False
             logger.info(
@@ -119,7 +120,10 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
             )
         if not is_on:
             body["messages"] = [
-                {key: value for key, value in message.items() if key != "extra"} for message in messages
+                {**message, "extra": [one for one in message["extra"] if one["member"] != BLOCKS]}
+                if "extra" in message
+                else message
+                for message in messages
             ]
 
     def _turns(self, messages: list[BackendMessage]) -> list[BackendMessage]:
@@ -279,6 +283,10 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         self._prompt_counts |= {key: count for key, count in counts if count is not None}
 
 
+def _blocks_kept(message: Mapping[str, Any]) -> bool:
+    return any(one["member"] == BLOCKS for one in message.get("extra", ()))
+
+
 def _object(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
@@ -306,7 +314,8 @@ def _call_chunk(call: ToolCall) -> Chunk:
 
 
 def _call(block: Mapping[str, Any], arguments: str) -> ToolCall:
-    return {"id": block.get("id"), "type": "function", "function": {"name": block.get("name"), "arguments": arguments}}
+    call = {"id": block.get("id"), "type": "function", "function": {"name": block.get("name"), "arguments": arguments}}
+    return cast(ToolCall, {**{key: value for key, value in block.items() if key not in _USE}, **call})
 
 
 def _json_object(value: object) -> str:

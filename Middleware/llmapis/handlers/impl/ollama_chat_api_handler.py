@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import secrets
 from collections.abc import Mapping
+from typing import cast
 
 from Middleware.llmapis.handlers.base.answer_forms import text_in, with_tool_calls
 from Middleware.llmapis.handlers.base.backend_call import BackendMessage, Block, Prompt
@@ -16,7 +15,7 @@ from Middleware.llmapis.handlers.base.ollama_answers import OllamaAnswers, text_
 from Middleware.llmapis.handlers.base.structured_output import constrain
 from Middleware.llmapis.keepsakes import THINKING, with_members
 from Middleware.models.messages import Answer, Chunk, ToolCall
-from Middleware.utilities.answers.tool_calls import arguments_object
+from Middleware.utilities.answers.tool_calls import arguments_object, whole_call
 
 
 class OllamaChatHandler(OllamaAnswers, BaseChatCompletionsHandler):
@@ -78,7 +77,7 @@ class OllamaChatHandler(OllamaAnswers, BaseChatCompletionsHandler):
         calls = self._calls(message)
         if calls:
             first = self._call_count - len(calls)
-            chunk["tool_calls"] = [{"index": first + offset, **call} for offset, call in enumerate(calls)]
+            chunk["tool_calls"] = [{**call, "index": first + offset} for offset, call in enumerate(calls)]
         return chunk
 
     def read_response(self, body: Mapping[str, object]) -> Answer:
@@ -107,20 +106,12 @@ def _openai_call(call: object) -> ToolCall | None:
     """Return one of Ollama's tool calls in OpenAI's form; None for one without a function name."""
     if not isinstance(call, Mapping) or not isinstance(function := call.get("function"), Mapping):
         return None
-    name, known = function.get("name"), call.get("id")
-    if not isinstance(name, str) or not name:
+    if not isinstance(name := function.get("name"), str) or not name:
         return None
-    return {
-        "id": known if known and isinstance(known, str) else f"call_{secrets.token_hex(12)}",
-        "type": "function",
-        "function": {"name": name, "arguments": _arguments_text(function.get("arguments"))},
-    }
-
-
-def _arguments_text(arguments: object) -> str:
-    if isinstance(arguments, str):
-        return arguments if arguments.strip() else "{}"
-    return "{}" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+    whole = whole_call(cast(ToolCall, call))
+    # Ollama counts the calls here.
+    cast("dict[str, object]", whole["function"]).pop("index", None)
+    return whole
 
 
 def _convert_calls(message: BackendMessage, names: dict[str, str]) -> None:
