@@ -108,8 +108,9 @@ class BaseLlmApiHandler(ABC):
         self.outcome = LlmOutcome(endpoint_config=self.settings.endpoint, endpoint_name=self.settings.endpoint_name)
         self.ended = self.closed = self.understood = False
         self._held = HeldEnd()
-        # Whether anything had the form of an answer of this dialect, and whether a tool call has come.
-        self.formed = self.called = False
+        # Whether anything had the form of an answer of this dialect, whether that was a whole one, and whether a tool
+        # call has come.
+        self.formed = self.whole = self.called = False
         self._reader: ToolCallReader | None = None
         # The tool calls of a stream, in pieces, and what the answer has in addition to its text and calls.
         self._fragments: list[ToolCall] = []
@@ -503,7 +504,7 @@ class BaseLlmApiHandler(ABC):
         if not self.formed:
             raise self.no_answer(None)
         name, is_marked = self.settings.endpoint_name, self.ended or self.closed
-        if not may_be_whole(self.settings.file or name, name, is_marked, is_half):
+        if not self.whole and not may_be_whole(self.settings.file or name, name, is_marked, is_half):
             raise BackendResponseError(f"{self._endpoint_label()}: the stream ended without its end.", endpoint=name)
         self.outcome.is_unmarked = not is_marked
 

@@ -96,10 +96,10 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
 
     def read_choice(self, choice: Mapping[str, object], chunk: Chunk) -> None:
         # Servers that stream nothing send one event with the whole message.
-        delta = choice.get("delta") if isinstance(choice.get("delta"), dict) else choice.get("message")
+        delta = choice.get("delta") or choice.get("message", choice.get("delta"))
         if not isinstance(delta, dict):
             return
-        self.formed = True
+        self.whole, self.formed = not self.formed and delta is choice.get("message"), True
         content = delta.get("content")
         chunk["token"] = content if isinstance(content, str) else text_of(content)
         # Most have nothing else.

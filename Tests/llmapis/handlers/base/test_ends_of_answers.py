@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -322,16 +322,30 @@ def test_what_comes_before_the_answer_does_no_harm(backend: StubBackend) -> None
     assert "".join(chunk["token"] for chunk in chunks) == "Hi"
 
 
-@pytest.mark.parametrize("wrap", [lambda body: body, lambda body: {**body, "object": "chat.completion"}])
+@table(
+    "choice, more",
+    [
+        ({}, {}),
+        ({}, {"object": "chat.completion"}),
+        ({"delta": {}}, {}),
+        ({"delta": None}, {}),
+        ({"finish_reason": None}, {"object": "chat.completion"}),
+        ({"finish_reason": ""}, {}),
+    ],
+)
 def test_one_event_with_the_whole_answer_is_the_answer(
-    wrap: Callable[[dict[str, Any]], dict[str, Any]], backend: StubBackend
+    backend: StubBackend, choice: dict[str, Any], more: dict[str, Any]
 ) -> None:
+    kind = "openAIChatCompletion"
+    # An endpoint that has ended its streams so far.
+    streamed(kind, backend, *event(kind, "", "stop"))
     calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     message = {"role": "assistant", "content": "Hi", "tool_calls": calls, "reasoning_content": "hm"}
-    body = wrap({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
-    _, chunks = streamed("openAIChatCompletion", backend, body)
-    assert chunks[0]["token"] == "Hi" and chunks[0]["reasoning"] == "hm" and chunks[0]["tool_calls"]
-    assert chunks[-1]["finish_reason"] == "tool_calls"
+    body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop", **choice}], **more}
+    call, chunks = streamed(kind, backend, body)
+    assert chunks[0]["token"] == "Hi" and chunks[0]["reasoning"] == "hm"
+    assert [made["id"] for chunk in chunks for made in chunk.get("tool_calls", ())] == ["c"]
+    assert call.outcome.finish_reason == (None if "finish_reason" in choice else "tool_calls")
 
 
 # -- streams without an end --------------------------------------------------------------------------------------------
