@@ -28,8 +28,10 @@ STEPS = [
     },
 ]
 CHANGES = [
-    {"path": "Workflows/me/Coding.json", "before": '{"nodes": 2}', "after": '{"nodes": 3}'},
-    {"path": "Presets/Fast.json", "before": None, "after": "{}"},
+    {"path": "Workflows/me/Coding.json", "change": "changed", "before": '{"nodes": 2}', "after": '{"nodes": 3}'},
+    {"path": "Presets/Fast.json", "change": "new", "before": None, "after": "{}"},
+    # As one who is no operator gets it.
+    {"path": "Endpoints/Old.json", "change": "unused"},
 ]
 
 
@@ -71,6 +73,7 @@ def test_steps_stand_beside_each_other_and_show_their_texts(page: Page, scripted
 
     changes = page.get_by_role("region", name="Configuration changes")
     expect(changes).to_contain_text("Presets/Fast.json, new")
+    expect(changes.get_by_text("Endpoints/Old.json, no longer used")).to_be_visible()
     changes.get_by_text("Workflows/me/Coding.json").click()
     expect(changes.get_by_role("group", name="Difference").first).to_contain_text('"nodes": 3')
 

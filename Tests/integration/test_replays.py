@@ -249,16 +249,25 @@ def test_again_sends_exactly_the_edited_messages_and_streams(lab: ConsoleLab) ->
         lab.backend.url,
     )
     lab.preset("OpenAiCompatibleApis", "Hot", {"temperature": 1.5})
+    # A key calls endpoints of the workflows that it may use.
+    lab.workflow("Tasks", [llm("x", endpointName="Other")])
     recorded = lab.chat(said("hello"))
     call = next(row[0] for row in recorded["spans"] if row[2] == "llm")
     payload = lab.call("GET", f"runs/{recorded['run']['id']}/texts/{call + 1}")["payload"]
     assert payload["messages"][0]["content"].startswith("[added]")
     messages = [*payload["messages"][:-1], said("edited {x}")]
+    # Fields of the engine's own, which no client can send otherwise.
+    foreign = {"images": ["/etc/hostname"], "extra": [{"member": "x"}], "cache_control": {}}
     lab.backend.requests.clear()
 
     events = lab.events(
         f"runs/{recorded['run']['id']}/again/{call}",
-        {"messages": messages, "endpoint": "Other", "preset": "Hot", "times": 2},
+        {
+            "messages": [*messages[:-1], {**messages[-1], **foreign}],
+            "endpoint": "Other",
+            "preset": "Hot",
+            "times": 2,
+        },
     )
 
     for request in lab.backend.requests:
@@ -305,22 +314,61 @@ def test_again_holds_the_answer_to_the_same_shape(
 
 
 def test_an_again_that_fails_says_why(lab: ConsoleLab) -> None:
+    lab.endpoint("Main", {"maxContextTokenSize": 4096}, lab.backend.url)
     lab.workflow("_DefaultWorkflow", [llm("x", title="Answer")])
     recorded = lab.chat(said("hello"))
     call = next(row[0] for row in recorded["spans"] if row[2] == "llm")
     path = f"runs/{recorded['run']['id']}/again/{call}"
-    unknown = lab.call("POST", path, {"messages": [said("x")], "endpoint": "Nowhere"}, 500)
-    assert "'Nowhere'" in unknown["error"]["message"]
     for body, where in (
         ({"messages": [], "endpoint": "Main"}, "messages"),
         ({"messages": [said("x")]}, "endpoint"),
         ({"messages": [said("x")], "endpoint": "Main", "times": 6}, "times"),
+        # More than its window.
+        ({"messages": [said("x")], "endpoint": "Main", "max_tokens": 4097}, "max_tokens"),
     ):
         assert lab.call("POST", path, body, 400)["error"]["where"] == where
     lab.backend.responder = lambda request: Reply(status=400, body=b"no such thing")
     events = lab.events(path, {"messages": [said("x")], "endpoint": "Main"})
     assert events[-1][0] == "error" and "no such thing" in events[-1][1]["error"]["message"]
     assert lab.run_of(events[0][1]["run"])["run"]["status"] == "failed"
+
+
+def test_an_again_goes_only_where_its_session_may_call(lab: ConsoleLab) -> None:
+    """A key: the endpoints of the run, and of workflows that its clients reach; nothing else, in any spelling."""
+    lab.workflow("_DefaultWorkflow", [llm("x", title="Answer")])
+    for name in ("Other", "Spare"):
+        lab.endpoint(name, {}, lab.backend.url)
+    lab.preset("OpenAiCompatibleApis", "Hot", {"temperature": 1.5})
+    lab.workflow("Tasks", [llm("x", endpointName="Other")])
+    # A workflow of other users.
+    lab.write("Workflows/others/Unused", {"nodes": [llm("x", endpointName="Spare")]})
+    recorded = lab.chat(said("hello"))["run"]["id"]
+    call = next(row[0] for row in lab.run_of(recorded)["spans"] if row[2] == "llm")
+    rows = [
+        ("Main", None, 200, 200, ""),
+        ("main", "hot", 200, 200, ""),
+        ("Other", "Hot", 200, 200, ""),
+        ("Spare", None, 404, 200, ""),
+        ("SPARE", None, 404, 200, ""),
+        ("../lab/Main", None, 404, 404, ""),
+        ("Mian", None, 404, 404, "Did you mean 'Main'?"),
+        ("Othre", "Hot", 404, 404, "Did you mean 'Other'?"),
+        ("Main", "Hott", 404, 404, "Did you mean 'Hot'?"),
+        ("Main", "Main\x00", 404, 404, ""),
+        ("M\udc80in", None, 404, 404, "Did you mean 'Main'?"),
+    ]
+    for is_operator in (False, True):
+        if is_operator:
+            lab.sign_in_as_operator()
+        for endpoint, preset, *statuses, hint in rows:
+            body = {"messages": [said("x")], "endpoint": endpoint, "preset": preset}
+            with lab.client.open(
+                f"{API}runs/{recorded}/again/{call}", method="POST", headers=lab.headers, json=body
+            ) as response:
+                assert response.status_code == statuses[is_operator], (is_operator, body, response.data)
+                assert hint in response.data.decode(), response.data
+        choices = lab.call("GET", f"again/choices?run={recorded}")["endpoints"]
+        assert choices == ["Main", "Other", *["Spare"] * is_operator]
 
 
 @pytest.mark.parametrize(("reply", "status"), [(None, "ok"), (Reply(status=400, body=b"no such thing"), "failed")])
@@ -374,8 +422,12 @@ def test_compare_aligns_a_workflow_that_gained_a_node_and_shows_what_changed(lab
         ("Check", False, True, None),
         ("Answer", True, True, "same"),
     ]
-    (change,) = found["configuration"]
-    assert change["path"] == "Workflows/tester/_DefaultWorkflow.json"
+    changed = {"path": "Workflows/tester/_DefaultWorkflow.json", "change": "changed"}
+    assert found["configuration"] == [changed]
+    # What is in the file is for an operator.
+    lab.sign_in_as_operator()
+    (change,) = lab.call("GET", f"compare/{a}/{b}")["configuration"]
+    assert changed.items() <= change.items()
     assert "Check" not in change["before"] and "Check" in change["after"]
 
 
@@ -401,8 +453,12 @@ def test_expectations_that_cannot_hold_are_unticked_with_the_reason(lab: Console
     assert "prompts" not in made["test"]["expect"]
     assert {
         "expectation": "expect.prompts['Answer']",
-        "reason": "the node uses {current_time_24h}, whose value is another one at another time",
+        "reason": "the node uses a variable, whose value is another one at another time",
     } in made["unticked"]
+    # What is in the file is for those who may read workflows.
+    lab.sign_in_as_operator()
+    made = lab.call("POST", f"runs/{run_id}/test", {"name": "it answers"})
+    assert "the node uses {current_time_24h}," in str(made["unticked"])
 
 
 def test_a_date_in_the_system_prompt_leaves_the_messages_expected(lab: ConsoleLab) -> None:

@@ -117,9 +117,9 @@ class Feed:
         for document in documents:
             if not document.finished and self._run in (None, document.facts["id"]):
                 yield from self._live(document, upto)
-        for number, run_id in list(self._ring.removed):
+        for number, run_id, owner in list(self._ring.removed):
             # A run that only had to make room in memory is still on disk.
-            if number > after and self._archive.run(run_id, self._viewer) is None:
+            if number > after and self._viewer.sees(owner) and self._archive.run(run_id, self._viewer) is None:
                 yield Event("gone", {"run": run_id}, number)
         self.number = upto
 

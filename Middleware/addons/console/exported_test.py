@@ -63,6 +63,7 @@ def exported(
     needs_stub: Callable[[str], bool],
     changing: Collection[str] = (),
     as_sent: Callable[[Messages], Messages] = lambda messages: messages,
+    shows_files: bool = True,
 ) -> ExportedTest:
     """Return a run as a test. Raises NotKeptError if its texts are not there.
 
@@ -71,13 +72,16 @@ def exported(
         needs_stub: whether nodes of a type do not run in the test.
         changing: names of variables whose value is another one tomorrow.
         as_sent: returns the messages as the client had sent them, without what the user's settings have added.
+        shows_files: reasons may say what is in workflow files.
     """
-    return _Export(document, needs_stub, changing).test(name, expected, as_sent)
+    return _Export(document, needs_stub, changing, shows_files).test(name, expected, as_sent)
 
 
 class _Export:
-    def __init__(self, document: RunDocument, needs_stub: Callable[[str], bool], changing: Collection[str]) -> None:
-        self._document = document
+    def __init__(
+        self, document: RunDocument, needs_stub: Callable[[str], bool], changing: Collection[str], shows_files: bool
+    ) -> None:
+        self._document, self._shows_files = document, shows_files
         self._tree = SpanTree(document.spans)
         self._needs_stub = needs_stub
         self._changing = tuple(changing)
@@ -357,7 +361,8 @@ class _Export:
         text = json.dumps(written, ensure_ascii=False)
         variable = next((name for name in self._changing if name in text), None)
         if variable is not None:
-            self._omit(expectation, f"the node uses {{{variable}}}, whose value is another one at another time")
+            name = f"{{{variable}}}" if self._shows_files else "a variable"
+            self._omit(expectation, f"the node uses {name}, whose value is another one at another time")
         return variable is None
 
     def _written(self, node: Span) -> object:
@@ -367,7 +372,7 @@ class _Export:
             return None
         folder, name = workflow.attributes.get("folder"), workflow.attributes.get("workflow.name") or workflow.name
         path = "/".join(["Workflows", *([str(folder)] if folder else []), f"{name}.json"])
-        version = next((version["hash"] for version in self._document.facts["config"] if version["path"] == path), "")
+        version = next((version["hash"] for version in self._document.config if version["path"] == path), "")
         try:
             content = json.loads(self._document.config_texts.get(version, ""))
         except (ValueError, RecursionError):

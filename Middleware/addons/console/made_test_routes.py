@@ -105,7 +105,15 @@ def _exported(call: Call) -> ExportedTest:
         raise ConsoleError(400, "'without' is a list of expectations, as 'unticked' names them.", where="without")
     try:
         with request_scope(RequestContext(user=document.facts["user"])):
-            test = exported(document, name.strip(), expected, needs_stub, CHANGING, without_user_options)
+            test = exported(
+                document,
+                name.strip(),
+                expected,
+                needs_stub,
+                CHANGING,
+                without_user_options,
+                shows_files=call.role >= Role.ALL,
+            )
     except NotKeptError as error:
         raise ConsoleError(409, str(error), where="ID") from None
     for path in without:

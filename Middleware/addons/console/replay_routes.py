@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn, cast
 
 from Middleware.addons.console.calls import Call, ConsoleError, Event, Events, Role, Routes
 from Middleware.addons.console.replays import (
@@ -19,6 +19,7 @@ from Middleware.addons.console.replays import (
     start_replay,
 )
 from Middleware.addons.console.run_routes import known_run, span_id_of
+from Middleware.addons.console.workflow_catalog import WorkflowCatalog
 from Middleware.addons.records.analysis.comparison import aligned_steps, config_changes
 from Middleware.addons.records.analysis.critical_path import SpanTree
 from Middleware.addons.records.analysis.prefix import last_attempt, payload_of
@@ -32,12 +33,18 @@ from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.models.messages import Chunk, Message
 from Middleware.models.request_context import RequestContext, SentRequest, request_scope
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
+from Middleware.utilities.text_utils import did_you_mean
 from Middleware.workflows.handlers.registry import node_types
 
 # A page has five fields for them, and a mistake must not keep a server busy for hours.
 MOST_TIMES = 5
 # The default of a node.
 MOST_TOKENS = 400
+# Of an endpoint that does not say how large its context window is.
+LONGEST_ANSWER = 131_072
+# What OpenAI's dialect knows of a message without images.
+MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id")
 
 
 def register(routes: Routes) -> None:
@@ -143,25 +150,87 @@ def _require_kept(document: RunDocument) -> None:
 
 
 def choices(call: Call) -> dict[str, object]:
-    """Return the endpoints and presets of a run's user; without a run, those of the session's first user."""
-    user = known_run(call, call.query["run"]).facts["user"] if call.query.get("run") else None
-    if user is None and call.session.users:
-        user = min(call.session.users)
-    return choices_of(user)
+    """Return what may be chosen for a run; without one, for a run of the session's first user."""
+    return choices_of(call, known_run(call, call.query["run"]) if call.query.get("run") else None)
 
 
-def choices_of(user: str | None) -> dict[str, object]:
-    """Return the names of the endpoints and presets of a user."""
+def choices_of(call: Call, document: RunDocument | None) -> dict[str, object]:
+    """Return the names of the endpoints that a call of a run may be sent to, and of their presets."""
     endpoints, presets = list[str](), dict[str, list[str]]()
     # The user of an old run may be gone.
-    with contextlib.suppress(ConfigurationError), request_scope(RequestContext(user=user)):
-        endpoints = config_utils.endpoint_names()
+    with contextlib.suppress(ConfigurationError), _as_user_of(call, document) as user:
+        usable = _usable_endpoints(call, document, user)
+        endpoints = [name for name in config_utils.endpoint_names() if usable is None or _endpoint_path(name) in usable]
         presets = {name: config_utils.preset_names(name) for name in endpoints}
     return {
         "endpoints": endpoints,
         "presets": sorted({preset for names in presets.values() for preset in names}),
         "presets_of": presets,
     }
+
+
+@contextlib.contextmanager
+def _as_user_of(call: Call, document: RunDocument | None) -> Iterator[str]:
+    """Use the settings of the user of a run, or else of the session's first user. Raises ConfigurationError."""
+    user = None if document is None else document.facts["user"]
+    if user is None:
+        known, users = config_utils.configured_users() or [config_utils.get_current_username()], call.session.users
+        user = next((name for name in known if users is None or name in users), known[0])
+    with request_scope(RequestContext(user=user)):
+        yield user
+
+
+def _usable_endpoints(call: Call, document: RunDocument | None, user: str) -> set[str | None] | None:
+    """Return the paths of the endpoints that a session may call as the current user; None for all of the user.
+
+    A key may call those of the run, and those of the workflows that its clients reach.
+    """
+    if call.role is Role.OPERATOR:
+        return None
+    names = set[object]()
+    if document is not None:
+        names |= {*document.facts["endpoints"], *(span.attributes.get("endpoint") for span in document.spans)}
+    if call.session.users is None or user in call.session.users:
+        names |= {name for listed in WorkflowCatalog([user]).workflows() for name in listed.endpoints}
+    return {_endpoint_path(name) for name in names if isinstance(name, str)} - {None}
+
+
+def _endpoint_path(name: str) -> str | None:
+    """Return the path of the current user's endpoint that a name means in any spelling; None without one."""
+    try:
+        return config_utils.endpoint_file(name).path
+    except ConfigurationError:
+        return None
+
+
+def _checked_names(call: Call, document: RunDocument, endpoint: str, preset: str | None) -> int:
+    """Return the longest answer of an endpoint. Raises ConsoleError for an endpoint or preset that may not be used."""
+    found: dict[str, Any] = choices_of(call, document)
+    with _refusing_mistakes(endpoint), _as_user_of(call, document) as user:
+        path, usable = _endpoint_path(endpoint), _usable_endpoints(call, document, user)
+        if path is None or (usable is not None and path not in usable):
+            _refuse_name("endpoint", endpoint, found["endpoints"])
+        presets = config_utils.preset_names(endpoint)
+        if preset and preset.casefold() not in {name.casefold() for name in presets}:
+            _refuse_name("preset", preset, presets)
+        window = ENDPOINT.number(config_utils.load_endpoint(endpoint), "maxContextTokenSize")
+    return window if isinstance(window, int) and window > 0 else LONGEST_ANSWER
+
+
+@contextlib.contextmanager
+def _refusing_mistakes(endpoint: str) -> Iterator[None]:
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConsoleError(409, f"The endpoint {endpoint[:60]!r} cannot be used: {error}", where="endpoint") from None
+
+
+def _refuse_name(kind: str, name: str, known: Sequence[str]) -> NoReturn:
+    raise ConsoleError(
+        404,
+        f"There is no {kind} {name[:60]!r} that this call may be sent to.{did_you_mean(name, known, cutoff=0.6)}",
+        where=kind,
+    )
 
 
 def recorded_call(call: Call) -> dict[str, object]:
@@ -183,7 +252,7 @@ def recorded_call(call: Call) -> dict[str, object]:
         "endpoint": llm.attributes.get("endpoint"),
         "preset": node.attributes.get("preset") if node else None,
         "max_tokens": facts.get("request.max_tokens"),
-        **choices_of(document.facts["user"]),
+        **choices_of(call, document),
         "recorded": {
             "text": texts.get("answer") or "",
             "reasoning": texts.get("reasoning") or "",
@@ -218,18 +287,12 @@ def again(call: Call) -> Events:
         raise ConsoleError(400, "'endpoint' is the name of an endpoint.", where="endpoint")
     if preset is not None and not isinstance(preset, str):
         raise ConsoleError(400, "'preset' is the name of a preset, or null for that of the endpoint.", where="preset")
-    return Events(
-        _again_events(
-            call,
-            document,
-            span,
-            messages,
-            endpoint,
-            preset or None,
-            _whole(body, "max_tokens", None, 1, 10_000_000),
-            _whole(body, "times", 1, 1, MOST_TIMES) or 1,
-        )
-    )
+    longest = max(_checked_names(call, document, endpoint, preset), _limit(document, span))
+    max_tokens, times = _whole(body, "max_tokens", None, 1, longest), _whole(body, "times", 1, 1, MOST_TIMES) or 1
+    # Of the engine's own fields, such as images, none comes from outside.
+    known = [cast(Message, {name: one[name] for name in MESSAGE_FIELDS if name in one}) for one in messages]
+    with _refusing_mistakes(endpoint):
+        return Events(_again_events(call, document, span, known, endpoint, preset or None, max_tokens, times))
 
 
 def _whole(body: Mapping[str, object], name: str, default: int | None, least: int, most: int) -> int | None:
@@ -245,26 +308,25 @@ def _whole(body: Mapping[str, object], name: str, default: int | None, least: in
 
 
 def compare(call: Call) -> dict[str, object]:
-    """Return the nodes of two runs next to each other, and the configuration files in which they differ."""
+    """Return the nodes of two runs next to each other, and the configuration files in which they differ.
+
+    Only an operator gets the texts of these files.
+    """
     a, b = known_run(call, call.parts["A"]), known_run(call, call.parts["B"])
-    body_of = call.records.archive.config_body
-
-    def text(document: RunDocument, version: str | None) -> str | None:
-        if version is None:
-            return None
-        return document.config_texts.get(version) or body_of(version)
-
     changes = [
-        {
-            "path": change["path"],
-            "before": text(a, change["a"]),
-            "after": text(b, change["b"]),
-            "a": change["a"],
-            "b": change["b"],
-        }
-        for change in config_changes(a.facts["config"], b.facts["config"])
+        {**change, "before": _text_of(call, a, change["a"]), "after": _text_of(call, b, change["b"])}
+        if call.role is Role.OPERATOR
+        # Not even the hashes: whether a text was guessed right can be seen from them.
+        else {"path": change["path"], "change": change["change"]}
+        for change in config_changes(a.config, b.config)
     ]
     return {"a": a.facts, "b": b.facts, "steps": aligned_steps(a, b), "configuration": changes}
+
+
+def _text_of(call: Call, document: RunDocument, version: str | None) -> str | None:
+    if version is None:
+        return None
+    return document.config_texts.get(version) or call.records.archive.config_body(version)
 
 
 # -- sending a call again, straight to an endpoint: no workflow runs ---------------------------------------------------

@@ -352,7 +352,14 @@ def _finds_in(document: RunDocument, query: RunQuery, reads: bool) -> bool:
 def _shown(facts: RunFacts, viewer: Viewer, mark: Mark, state: TextsState) -> ShownRun:
     shown = cast(
         ShownRun,
-        {**facts, "changeable": viewer.changes(facts), "pinned": mark.pinned, "note": mark.note, "texts": state},
+        {
+            **facts,
+            "config": viewer.files(facts["config"]),
+            "changeable": viewer.changes(facts),
+            "pinned": mark.pinned,
+            "note": mark.note,
+            "texts": state,
+        },
     )
     if state in ("none", "private"):
         shown["question"] = shown["answer"] = shown["error"] = None
@@ -363,7 +370,12 @@ def _document(document: RunDocument, shown: ShownRun, reads: bool) -> RunDocumen
     """Return a copy of a run for a viewer, without keys."""
     spans = document.spans if reads else [replace(span, texts={}) for span in document.spans]
     return replace(
-        document, facts=shown, spans=spans, encryption_key=None, config_texts=document.config_texts if reads else {}
+        document,
+        facts=shown,
+        spans=spans,
+        encryption_key=None,
+        config_texts=document.config_texts if reads else {},
+        config=document.facts["config"],
     )
 
 

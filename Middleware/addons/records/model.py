@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
 
@@ -82,6 +82,13 @@ class LiveText(TypedDict):
     tokens: int
     text: str
     reasoning: str
+
+
+class RunOwner(TypedDict):
+    """Whose a run is: of ``RunFacts``, what decides who may know of it."""
+
+    user: str | None
+    key_hash: str | None
 
 
 RunFacts = TypedDict(
@@ -186,6 +193,8 @@ class RunDocument:
         spans: in the order of their starts. Those of a run at work are added by other threads: read a copy.
         encryption_key: that of the request, with which its texts are encrypted on the disk; None without encryption.
         config_texts: the text of each file in ``facts["config"]``, by hash, without secrets.
+        config: as ``facts["config"]``, in a run for a viewer whose facts do not have all of it. It and ``config_texts``
+            are for the server's own work, and not for every viewer.
         spans_left_out, text_bytes_left_out: what was beyond the limits of one run.
         size: an estimate of the bytes of its texts in memory.
         touched: the number of its last change, see ``RunRing.counter``.
@@ -204,6 +213,7 @@ class RunDocument:
     touched: int = 0
     normalised: bool = False
     trace: TraceContext | None = field(default=None, repr=False)
+    config: Sequence[ConfigVersion] = field(default=(), repr=False)
 
     @property
     def finished(self) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from Middleware.addons.records.live_run import LiveRun
-    from Middleware.addons.records.model import RunDocument
+    from Middleware.addons.records.model import RunDocument, RunOwner
 
 MAX_RUNS = 200
 # Of texts, by the estimate in each run: what a browser shows of the last evening, and no more than a server spares.
@@ -29,14 +29,14 @@ class RunRing:
     Attributes:
         counter: numbers the changes of runs and spans.
         first: its first number. It is greater than those of earlier processes, so that these are recognised.
-        removed: the runs that are no longer here, each with the number of its removal.
+        removed: the runs that are no longer here: the number of the removal, the id, and whose it was.
     """
 
     def __init__(self, max_runs: int = MAX_RUNS, max_bytes: int = MAX_BYTES) -> None:
         # Microseconds: no process makes a million changes in a second.
         self.first = time.time_ns() // 1000
         self.counter = itertools.count(self.first)
-        self.removed: deque[tuple[int, str]] = deque(maxlen=MAX_REMOVED)
+        self.removed: deque[tuple[int, str, RunOwner]] = deque(maxlen=MAX_REMOVED)
         self._max_runs, self._max_bytes = max_runs, max_bytes
         # In the order of their arrival. Single operations of dicts and deques are atomic.
         self._runs: dict[str, LiveRun] = {}
@@ -74,8 +74,11 @@ class RunRing:
 
     def remove(self, run_ids: Collection[str]) -> None:
         for run_id in run_ids:
-            if self._runs.pop(run_id, None) is not None:
-                self.removed.append((next(self.counter), run_id))
+            run = self._runs.pop(run_id, None)
+            if run is not None:
+                # Not the facts themselves: they hold texts.
+                owner: RunOwner = {"user": run.user, "key_hash": run.key_hash}
+                self.removed.append((next(self.counter), run_id, owner))
 
     def clear(self) -> None:
         """Remove all runs that are over."""

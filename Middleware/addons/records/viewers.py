@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from Middleware.addons.records.model import RunFacts
+from Middleware.addons.records.model import ConfigVersion, RunFacts, RunOwner
 
+# The folder of workflows, in paths below the config root.
+WORKFLOWS = "Workflows/"
 ViewerRole: TypeAlias = Literal["own", "all", "operator"]
 
 
@@ -26,7 +29,7 @@ class Viewer:
     users: frozenset[str] | None = None
     api_key: str | None = field(default=None, repr=False)
 
-    def sees(self, facts: RunFacts) -> bool:
+    def sees(self, facts: RunOwner) -> bool:
         """Return whether the viewer may see the facts of a run, and its texts if it is not private."""
         if self.role == "operator":
             return True
@@ -39,11 +42,17 @@ class Viewer:
         # The operator has no key, and so cannot have made a private run.
         return self._made(facts) if facts["private"] else self.sees(facts)
 
+    def files(self, used: Sequence[ConfigVersion]) -> list[ConfigVersion]:
+        """Return the configuration files of a run that the viewer may know of: ``all`` reads workflows."""
+        if self.role == "operator":
+            return list(used)
+        return [file for file in used if self.role == "all" and file["path"].startswith(WORKFLOWS)]
+
     def changes(self, facts: RunFacts) -> bool:
         """Return whether the viewer may pin, annotate and delete a run."""
         return self.role == "operator" or self._made(facts)
 
-    def _made(self, facts: RunFacts) -> bool:
+    def _made(self, facts: RunOwner) -> bool:
         """Return whether the run was made with the viewer's key."""
         # A run without a key does not belong to a user.
         return self.role != "operator" and self.key_hash is not None and facts["key_hash"] == self.key_hash

@@ -16,6 +16,7 @@ from Middleware.addons.console.application import PREFIX, ConsoleApplication
 from Middleware.addons.console.calls import Role
 from Middleware.addons.records.archive import RunArchive
 from Middleware.addons.records.console_folder import ConsoleFolder
+from Middleware.addons.records.model import RunOwner
 from Middleware.addons.records.queries import RunQuery
 from Middleware.addons.records.settings import RecordSettings
 from Middleware.addons.records.store.writer import RunStore
@@ -58,7 +59,7 @@ class NumberedRing(Ring):
         super().__init__()
         self.first = 1
         self.counter = itertools.count(self.first)
-        self.removed: deque[tuple[int, str]] = deque()
+        self.removed: deque[tuple[int, str, RunOwner]] = deque()
 
 
 class Lab:

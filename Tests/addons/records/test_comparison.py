@@ -83,7 +83,7 @@ def test_configuration_changes() -> None:
         )
     )
     assert config_changes(a, b) == [  # type: ignore[arg-type]
-        {"path": "Endpoints/New.json", "a": None, "b": "4"},
-        {"path": "Endpoints/Old.json", "a": "2", "b": None},
-        {"path": "Users/me.json", "a": "1", "b": "3"},
+        {"path": "Endpoints/New.json", "change": "new", "a": None, "b": "4"},
+        {"path": "Endpoints/Old.json", "change": "unused", "a": "2", "b": None},
+        {"path": "Users/me.json", "change": "changed", "a": "1", "b": "3"},
     ]

@@ -55,6 +55,7 @@ class ConfigChange(TypedDict):
     """A configuration file that differs; a hash is None if that run did not use the file."""
 
     path: str
+    change: Literal["changed", "new", "unused"]
     a: str | None
     b: str | None
 
@@ -261,7 +262,12 @@ def config_changes(a: Sequence[ConfigVersion], b: Sequence[ConfigVersion]) -> li
     # It names the user of requests that name none, and a replay names its own.
     paths = {*before, *after} - {f"Users/{CURRENT_USER_FILE}.json"}
     return [
-        {"path": path, "a": before.get(path), "b": after.get(path)}
+        {
+            "path": path,
+            "change": "new" if path not in before else "changed" if path in after else "unused",
+            "a": before.get(path),
+            "b": after.get(path),
+        }
         for path in sorted(paths)
         if before.get(path) != after.get(path)
     ]

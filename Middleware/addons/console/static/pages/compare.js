@@ -9,7 +9,7 @@ import { asText, count, duration, Moment, NOT_REPORTED, shortId } from "../parts
  * @typedef {{span: number, us: number, tokens_in: number | null, tokens_out: number | null}} Side
  * @typedef {{workflow: string, node: number, occurrence: number, title: string, a: Side | null, b: Side | null,
  *   text: "same" | "changed" | null}} Step
- * @typedef {{path: string, before: string | null, after: string | null}} Change
+ * @typedef {{path: string, change: "changed" | "new" | "unused", before?: string | null, after?: string | null}} Change
  */
 
 /** @param {{path: string[]}} props both runs */
@@ -62,14 +62,17 @@ function Texts({ runs, step }) {
       : html`<p class="note">The texts of this step were not kept.</p>`}`;
 }
 
-/** @param {{changes: Change[]}} props */
+const CHANGES = { changed: "", new: ", new", unused: ", no longer used" };
+
+/** Only an operator gets the texts of files. @param {{changes: Change[]}} props */
 function Changes({ changes }) {
   return html`
     <section aria-label="Configuration changes" class="changes">
       <h2>Configuration changes</h2>
-      ${changes.length ? changes.map(({ path, before, after }) => html`
+      ${changes.length ? changes.map(({ path, change, before, after }) => before === undefined
+          ? html`<p key=${path}>${path}${CHANGES[change]}</p>` : html`
           <details key=${path} open=${changes.length === 1}>
-            <summary>${path}${before == null ? ", new" : after == null ? ", no longer used" : ""}</summary>
+            <summary>${path}${CHANGES[change]}</summary>
             <${Difference} before=${before ?? ""} after=${after ?? ""} labels=${["Before", "After"]} language="json" />
           </details>`)
         : html`<p class="note">Both runs used the same configuration.</p>`}
