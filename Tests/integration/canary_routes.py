@@ -34,7 +34,7 @@ HIDDEN_TYPE = "canary.name.type.end"
 # Endpoints that cannot be read; an error may quote them.
 BROKEN = {
     "Broken": '{"comment": "canary.file.old.broken.end", "apiKey": "canary.secret.broken.end", "endpoint" "x"}',
-    "Typed": '{"apiTypeConfigFileName": "Chat", "endpoint": "canary.file.old.typed.end", "apiKey": ["canary.secret.x.end"]}',
+    "Typed": '{"apiTypeConfigFileName": "Chat", "endpoint": "canary.file.old.b.end", "apiKey": ["canary.key.x.end"]}',
 }
 
 # Each call starts a process.
@@ -215,7 +215,7 @@ class Canaries:
         }
         # Else the answer is a stream.
         always = "wait=0&" if "wait" in route.query else ""
-        if route.path == "config/file" or route.path == "config/history":
+        if route.path in {"config/file", "config/history"}:
             return [f"?path={path}" for path in known["path"]]
         some = [f"?{always}{name}={value}" for name in route.query for value in known.get(name, [])]
         return [f"?{always}", *some]
