@@ -26,13 +26,16 @@ from Middleware.addons.check.node_check import (
 from Middleware.addons.check.text_check import parsed_template, variables_in
 from Middleware.services.llm_calls.prompt_parts import prompt_templates
 from Middleware.utilities.config.check import quoted
+from Middleware.utilities.config.declarations import as_flag
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.json_data import strings_in
 from Middleware.utilities.text_utils import counted
+from Middleware.workflows.handlers.base.operands import VALUE_SAFE
 from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.processors.workflows_processor import find_responder
+from Middleware.workflows.tools.curl.options import read_arguments
 
 TIMES = frozenset({"current_time_12h", "current_time_24h", "time_context_summary"})
 # Nodes that only pass on or take apart the texts in their keys.
@@ -50,6 +53,11 @@ STEADY = frozenset(
         "ConversationChunkProcessor",
     }
 )
+# Nodes whose output is never a text of users, models or tools. A file may be one that a model wrote.
+_OWN_OUTPUTS = STEADY - {"GetCustomFile"}
+_SAID = re.compile(r"(chat|templated)_(user|system)_prompt|messages$|Discussion_Id$")
+_FIRST = re.compile(r"\{[^{}]+\}|\{\{.*?\}\}")
+_SHOWN = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 # The variables with the categories of the routing, as `category_variables` of the engine makes them.
 CATEGORY_VARIABLES = re.compile(
     r"category_list|category_descriptions|category_colon_descriptions|"
@@ -445,6 +453,66 @@ def _passed_by_others(call: _Call, missing: Mapping[int, tuple[NodeView, str]]) 
         path=where,
         expected="'scoped_variables' with " + counted(max(missing) - messages_first(view), "entry", "entries"),
     )
+
+
+def said_in(text: str, view: NodeView, lookups: Lookups, index: int | None = None, depth: int = 0) -> str:
+    """Return the first variable in a text that brings what users, models or tools wrote; empty without one.
+
+    ``index``: the node whose text it is, if it is another one than ``view``.
+    """
+    index = view.index if index is None else index
+    jinja = NODE.flag(view.loaded.nodes[index], "jinja2")
+    # What a template looks at does not stand in the result.
+    names = variables_in(" ".join(_SHOWN.findall(text)) if jinja else text, jinja) if depth <= MAX_DEPTH else ()
+    return next((name for name in names if _is_said(name, view, lookups, index, depth + 1)), "")
+
+
+def _is_said(name: str, view: NodeView, lookups: Lookups, index: int, depth: int) -> bool:
+    output = _OUTPUT.fullmatch(name)
+    if output is not None:
+        number = int(output[1]) - 1
+        node = view.loaded.nodes[number] if number < index else {"type": "Conditional"}
+        if node.get("type") not in PASSING_ON:
+            return node.get("type") not in _OWN_OUTPUTS
+        return any(said_in(text, view, lookups, number, depth) for _, text in strings_in(node))
+    own = view.loaded.variables.get(name, lookups.user_variables().get(name))
+    if isinstance(own, str) and not _SAID.match(name):
+        return any(_is_said(one, view, lookups, index, depth) for one in variables_in(own, jinja=False) if one != name)
+    return _INPUT.fullmatch(name) is not None or _SAID.match(name) is not None
+
+
+def check_value_safe(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
+    """Yield a note if texts of users, models or tools can change what a condition asks."""
+    text = view.node.get("condition")
+    if view.runs_as != "Conditional" or not isinstance(text, str) or as_flag(view.node.get(VALUE_SAFE.name)):
+        return
+    name = said_in(text, view, lookups)
+    if name:
+        yield view.finding(
+            "note",
+            "condition",
+            f"{{{name}}} is the text of a user, a model or a tool; with quotation marks and OR in it, it makes the "
+            "condition TRUE",
+            expected=f'"{VALUE_SAFE.name}": true, with which each variable is one value',
+        )
+
+
+def check_option_injection(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
+    """Yield a note if texts of users, models or tools can begin an argument of curl."""
+    items = view.node.get("args")
+    if view.runs_as != "CurlCommand" or not isinstance(items, list) or as_flag(view.node.get("blockOptionInjection")):
+        return
+    for argument in read_arguments([item if isinstance(item, str) else "" for item in items]):
+        first = _FIRST.match(argument.value or "") if argument.positional else None
+        name = said_in(first[0], view, lookups) if first is not None else ""
+        if name:
+            yield view.finding(
+                "note",
+                "args",
+                f"{{{name}}} is the text of a user, a model or a tool, and may be an option of curl such as '-I'",
+                expected='"blockOptionInjection": true, with which no variable brings an option',
+                path=child(child(view.path, "args"), argument.index),
+            )
 
 
 def check_request_inputs(loaded: LoadedWorkflow, lookups: Lookups, caller: str = "a request") -> Iterator[Finding]:

@@ -12,9 +12,11 @@ from Middleware.addons.check.findings import Finding
 from Middleware.addons.check.lookups import Lookups
 from Middleware.addons.check.node_check import NodeView
 from Middleware.utilities.config.check import Severity, quoted, shortened
+from Middleware.utilities.config.declarations import as_flag
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.templates.substitution import Field, SubstitutionError, Template, has_braces, parse
 from Middleware.utilities.text_utils import nearest
+from Middleware.workflows.handlers.base.operands import OPERAND, VALUE_SAFE
 from Middleware.workflows.handlers.impl.specialized.conditional import (
     ConditionSyntaxError,
     parse_condition,
@@ -424,10 +426,12 @@ def check_condition(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     if NODE.flag(view.node, "jinja2") and ("{{" in text or "{%" in text):
         return
     # A word of the same length stands for the text that will be filled in.
-    expression = _PLACEHOLDER.sub(lambda found: "x" * len(found.group()), text)
+    safe = as_flag(view.node.get(VALUE_SAFE.name))
+    word = str.ljust if safe else lambda start, length: "x" * length
+    expression = _PLACEHOLDER.sub(lambda found: word(OPERAND, len(found.group())), text)
     skipped = [(start, signs) for start, signs in skipped_characters(expression) if "{" not in signs]
     try:
-        parse_condition(expression)
+        parse_condition(expression, ["x"] * expression.count(OPERAND) if safe else None)
     except ConditionSyntaxError as error:
         yield _unreadable(view, expression, skipped, error)
         return

@@ -15,7 +15,9 @@ from Middleware.addons.check.flow import (
     DEFAULT_CONTENT,
     Flow,
     Value,
+    check_option_injection,
     check_request_inputs,
+    check_value_safe,
 )
 from Middleware.addons.check.lookups import Lookups, Problem, path_of
 from Middleware.addons.check.memory_check import check_memory, check_memory_node
@@ -469,6 +471,8 @@ NODE_CHECKS: tuple[Callable[[NodeView, Lookups], Iterator[Finding]], ...] = (
     check_response_limit,
     check_answer_choices,
     check_condition,
+    check_value_safe,
+    check_option_injection,
     check_block_size,
     check_relative_times,
     check_loop,

@@ -48,6 +48,7 @@ class ConfigKey:
         also: further JSON types that are accepted, such as a single ``str`` where a ``list`` is declared.
         entries: the kind of each entry of a list, or of each value of an object; any if empty.
         keys: the keys of an object, or of each object in a list.
+        in_new: the value that the key gets in new files, where the default is for older ones; None: no particular one.
         is_open: an object takes keys beyond ``keys``.
         capability: what the value lets the server do, as the beginning of a sentence such as ``runs the script``; empty
             if a change of the value lets it run or reach nothing else.
@@ -72,6 +73,7 @@ class ConfigKey:
     also: tuple[str, ...] = field(default=(), kw_only=True)
     entries: str = field(default="", kw_only=True)
     keys: tuple[ConfigKey, ...] = field(default=(), kw_only=True)
+    in_new: Any = field(default=None, kw_only=True)
     is_open: bool = field(default=True, kw_only=True)
     capability: str = field(default="", kw_only=True)
 

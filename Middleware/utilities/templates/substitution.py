@@ -28,6 +28,8 @@ Lookup = Callable[[str], "tuple[Any, bool]"]
 
 # Unicode gives these to no text, for use inside of a program.
 VALUE_BEGINS, VALUE_ENDS = "\ufdd0", "\ufdd1"
+# A marked value from the configuration may hold others.
+_MARKED = re.compile("B((?:[^BE]++|B[^BE]*+E)*+)E".replace("B", VALUE_BEGINS).replace("E", VALUE_ENDS))
 _MARKS = dict.fromkeys(map(ord, (VALUE_BEGINS, VALUE_ENDS)))
 
 # Longer texts are rare, and some hundred of them would take much memory.
@@ -106,6 +108,15 @@ def mark(value: str) -> str:
 
 def without_marks(text: str) -> str:
     return text.translate(_MARKS)
+
+
+def without_values(marked: str) -> tuple[str, list[str]]:
+    """Return a text with ``VALUE_BEGINS`` in place of each marked value, and these in their order.
+
+    ``VALUE_ENDS`` is left in the text where a filter of a template has cut off the beginning of a value, and more
+    ``VALUE_BEGINS`` than values where it has cut off the end of one.
+    """
+    return _MARKED.sub(VALUE_BEGINS, marked), [without_marks(found[1]) for found in _MARKED.finditer(marked)]
 
 
 def substitute(text: str, lookup: Lookup, keep_unknown: bool = False, marked: bool = False) -> str:

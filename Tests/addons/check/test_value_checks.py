@@ -9,7 +9,7 @@ from Tests.addons.check.config_tree import GENERAL, TreeLab, nodes
 from Tests.addons.check.config_tree import llm as tree_llm
 from Tests.tables import table
 
-CONDITION = {"type": "Conditional", "condition": "{agent1Input} == 1", "title": "Is it one?"}
+CONDITION = {"type": "Conditional", "condition": "{agent1Input} == 1", "valueSafe": True, "title": "Is it one?"}
 SAID_BY_LLM = "what the LLM of node 1 writes, which may be any text, and there is no 'Default'"
 CHILDREN = {
     "Yes": workflow([static("x"), {"type": "Conditional", "returnToUser": True}, static("later")]),

@@ -163,7 +163,8 @@ class _Assistant:
             return "" if self._place.is_string else json.dumps(name)
         start = "" if self._place.is_string else '"'
         # A default shows the form of the value; the quotation mark at the end of the word, if there is one, is used.
-        value = _EMPTY.get(key.kind, "" if key.default is None else json.dumps(key.default))
+        shown = key.default if key.in_new is None else key.in_new
+        value = _EMPTY.get(key.kind, "" if shown is None else json.dumps(shown))
         return f'{start}{name}": {value}' if not self._place.is_string else name
 
     # -- values ------------------------------------------------------------------------------------------------------

@@ -45,7 +45,11 @@ OUTPUT_FORMAT = ConfigKey(
     "outputFormat", "str", "stdout", "How much of the result becomes the output.", choices=OUTPUT_FORMATS
 )
 BLOCK_OPTION_INJECTION = ConfigKey(
-    "blockOptionInjection", "bool", False, "Refuse an item that starts with - or @ only because of a variable."
+    "blockOptionInjection",
+    "bool",
+    False,
+    "Refuse an item that starts with - or @ only because of a variable, and every option that a variable brings.",
+    in_new=True,
 )
 ALLOW_SCHEME_INJECTION = ConfigKey(
     "allowSchemeInjection", "bool", False, "Let variables provide URL schemes other than http and https."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import LOCKED
@@ -16,6 +16,7 @@ from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.json_data import type_name
 from Middleware.utilities.text_utils import first_pieces, json_field, last_pieces, tagged_text
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
+from Middleware.workflows.handlers.base.operands import OPERAND, VALUE_SAFE, with_operands
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 
@@ -143,11 +144,14 @@ class DelimitedChunkerHandler(BaseHandler):
         return "" if mode in ("head", "tail") else f"Invalid mode: must be 'head' or 'tail', got '{mode}'"
 
 
+EXPRESSION = ConfigKey("expression", "str", "", "Number, operator (one of + - * /), number.", "full", required=True)
+
 # A string like all results: workflows compare with it.
 FAILED = "-1"
 
-_NUMBER = r"(-?\d+(?:\.\d+)?)"
-_EXPRESSION = re.compile(rf"{_NUMBER}\s*([-+*/])\s*{_NUMBER}", re.ASCII)
+_NUMBER = r"-?\d+(?:\.\d+)?"
+_EXPRESSION = re.compile(rf"({_NUMBER})\s*([-+*/])\s*({_NUMBER})", re.ASCII)
+_SAFE_EXPRESSION = re.compile(rf"({_NUMBER}|{OPERAND})\s*([-+*/])\s*({_NUMBER}|{OPERAND})", re.ASCII)
 _OPERATORS: dict[str, Callable[[float, float], float]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -156,8 +160,18 @@ _OPERATORS: dict[str, Callable[[float, float], float]] = {
 }
 
 
-def calculate(expression: str) -> str:
-    """Return the result in floating point, whole numbers without ``.0``; ``-1`` if there is no result."""
+def calculate(expression: str, operands: Sequence[str] | None = None) -> str:
+    """Return the result in floating point, whole numbers without ``.0``; ``-1`` if there is no result.
+
+    ``operands``: the texts that ``OPERAND`` stands for, one after the other; None: it stands for nothing.
+    """
+    if operands is not None:
+        # First it must be an expression as its author wrote it, then one of two numbers.
+        found = _SAFE_EXPRESSION.fullmatch(expression.strip())
+        rest = iter(operands)
+        expression = (
+            " ".join(next(rest).strip() if part == OPERAND else part for part in found.groups()) if found else ""
+        )
     found = _EXPRESSION.fullmatch(expression.strip())
     if found is None:
         return FAILED
@@ -179,12 +193,13 @@ class ArithmeticProcessorHandler(BaseHandler):
 
     KEYS = {
         "ArithmeticProcessor": (
-            ConfigKey("expression", "str", "", "Number, operator (one of + - * /), number.", "full", required=True),
+            EXPRESSION,
+            VALUE_SAFE,
         )
     }
 
     def handle(self, context: ExecutionContext) -> object:
-        return calculate(self.text(context, "expression"))
+        return calculate(*with_operands(context, EXPRESSION))
 
 
 class WorkflowLockHandler(BaseHandler):

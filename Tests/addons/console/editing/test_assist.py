@@ -91,6 +91,21 @@ def test_quotation_marks_are_added_where_there_are_none(configs: Path, before: s
 
 
 @pytest.mark.parametrize(
+    ("node_type", "written"),
+    [
+        ("Conditional", '"valueSafe": true'),
+        ("ArithmeticProcessor", '"valueSafe": true'),
+        ("CurlCommand", '"blockOptionInjection": true'),
+        ("CurlCommand", '"allowSchemeInjection": false'),
+    ],
+)
+def test_a_new_key_has_the_value_of_new_files(configs: Path, node_type: str, written: str) -> None:
+    before = f'{{"nodes": [{{"type": "{node_type}", '
+    found = assist(GENERAL, before + "\n}]}", len(before))
+    assert written in {one.apply for one in found.completions}
+
+
+@pytest.mark.parametrize(
     ("text", "part"),
     [
         ('{"endpo|int": "x"}', "The address of the LLM server"),

@@ -4,7 +4,8 @@
     andExpr := unit { AND unit }
     unit    := "(" expr ")" | operand [ cmp operand ]
 
-Characters that do not fit a token are skipped; there is no NOT.
+Characters that do not fit a token are skipped; there is no NOT. With ``valueSafe``, the expression is parsed before its
+variables are filled in.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +21,13 @@ from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
+from Middleware.workflows.handlers.base.operands import OPERAND, VALUE_SAFE, with_operands
 from Middleware.workflows.models.execution_context import ExecutionContext, note_branch
 
 logger = logging.getLogger(__name__)
+
+
+CONDITION = ConfigKey("condition", "str", "", "The expression to evaluate.", "full")
 
 
 class ConditionalHandler(BaseHandler):
@@ -30,12 +35,12 @@ class ConditionalHandler(BaseHandler):
 
     acts = "no"
 
-    KEYS = {"Conditional": (ConfigKey("condition", "str", "", "The expression to evaluate.", "full"),)}
+    KEYS = {"Conditional": (CONDITION, VALUE_SAFE)}
 
     def handle(self, context: ExecutionContext) -> object:
-        condition = self.text(context, "condition")
-        result = "TRUE" if evaluate_condition(condition, context.node_name) else "FALSE"
-        note_branch(context, result, condition)
+        condition, operands = with_operands(context, CONDITION)
+        result = "TRUE" if evaluate_condition(condition, context.node_name, operands) else "FALSE"
+        note_branch(context, result, filled_in(condition, operands))
         return result
 
 
@@ -46,6 +51,8 @@ _TOKEN = re.compile(
     r"""|(?P<word>[A-Za-z_][A-Za-z0-9_]*)""",
     re.ASCII,
 )
+# A lone minus sign would be skipped, and the number behind it be another one than its author meant.
+_SAFE_TOKEN = re.compile(rf"{_TOKEN.pattern}|(?P<minus>-{OPERAND})|(?P<value>{OPERAND})", re.ASCII)
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
@@ -76,21 +83,27 @@ class ConditionSyntaxError(ConfigValueError):
         self.position = position
 
 
-def evaluate_condition(expression: str, node_name: str = "N/A") -> bool:
-    """Return whether ``expression`` holds. An empty one does not, nor does a malformed one, which is logged."""
+def evaluate_condition(expression: str, node_name: str = "N/A", operands: Sequence[str] | None = None) -> bool:
+    """Return whether ``expression`` holds. An empty one does not, nor does a malformed one, which is logged.
+
+    ``operands``: the texts that ``OPERAND`` stands for, one after the other; None: it stands for nothing.
+    """
     if not expression.strip():
         return False
     try:
-        return parse_condition(expression)
+        return parse_condition(expression, operands)
     except ConditionSyntaxError as error:
         logger.warning("Node '%s': the condition counts as FALSE because it cannot be read: %s", node_name, error)
-        sensitive_log(logger, logging.DEBUG, "The condition of node '%s' was: %s", node_name, expression)
+        filled = filled_in(expression, operands)
+        sensitive_log(logger, logging.DEBUG, "The condition of node '%s' was: %s", node_name, filled)
         return False
 
 
-def parse_condition(expression: str) -> bool:
+def parse_condition(expression: str, operands: Sequence[str] | None = None) -> bool:
     """Like ``evaluate_condition``, but raises ``ConditionSyntaxError``."""
-    parser = _Parser([_token(found) for found in _TOKEN.finditer(expression)], len(expression))
+    pattern = _TOKEN if operands is None else _SAFE_TOKEN
+    rest = iter(operands or ())
+    parser = _Parser([_token(found, rest) for found in pattern.finditer(expression)], len(expression))
     value = parser.expression(0)
     if parser.position != len(parser.tokens):
         raise ConditionSyntaxError(f"something is left over after part {parser.position}", parser.offset)
@@ -99,14 +112,27 @@ def parse_condition(expression: str) -> bool:
 
 def skipped_characters(expression: str) -> list[tuple[int, str]]:
     """Return what the parser skips because it fits no token: the index and the characters, without white space."""
-    rest = _TOKEN.sub(lambda found: " " * len(found.group()), expression)
+    rest = _SAFE_TOKEN.sub(lambda found: " " * len(found.group()), expression)
     return [(found.start(), found.group()) for found in re.finditer(r"\S+", rest)]
 
 
-def _token(found: re.Match[str]) -> _Token:
+def filled_in(expression: str, operands: Sequence[str] | None) -> str:
+    """Return the expression with its operands, for a log."""
+    return _with(expression, iter(operands)) if operands is not None else expression
+
+
+def _with(text: str, operands: Iterator[str]) -> str:
+    return re.sub(OPERAND, lambda found: next(operands), text)
+
+
+def _token(found: re.Match[str], operands: Iterator[str]) -> _Token:
     text, start = found.group(), found.start()
     if found.lastgroup == "text":
-        return _Token("operand", start, text[1:-1])
+        return _Token("operand", start, _with(text[1:-1], operands) if found.re is _SAFE_TOKEN else text[1:-1])
+    if found.lastgroup == "minus":
+        raise ConditionSyntaxError("a variable cannot have a minus sign in front of it", start)
+    if found.lastgroup == "value":
+        return _Token("operand", start, _of_operand(next(operands).strip()))
     if found.lastgroup == "compare":
         return _Token("compare", start, text)
     if found.lastgroup == "paren":
@@ -121,6 +147,15 @@ def _token(found: re.Match[str]) -> _Token:
         return _Token("operand", start, float(text))
     except ValueError:
         return _Token("operand", start, text)
+
+
+def _of_operand(text: str) -> Value:
+    """Return the value of a whole operand: a number or a boolean if that is all there is, otherwise the text."""
+    found = _TOKEN.fullmatch(text)
+    if found is None or found.lastgroup not in ("number", "word"):
+        return text
+    token = _token(found, iter(()))
+    return token.value if token.kind == "operand" else text
 
 
 class _Parser:
