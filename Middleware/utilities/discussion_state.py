@@ -74,8 +74,11 @@ class DiscussionState(Protocol):
         EarlyTerminationException and TimeoutError as ``lock`` does.
         """
 
-    def copy(self, name: str, suffix: str) -> None:
-        """Copy a document, if there is one, to the same name with ``suffix``, encrypted if the cipher is active."""
+    def copy(self, name: str, suffix: str, instead: bytes | None = None) -> None:
+        """Copy a document, if there is one, to the same name with ``suffix``, encrypted if the cipher is active.
+
+        ``instead``: what the copy contains in place of the document, which need not exist; not encrypted.
+        """
 
     def hide(self, name: str, suffix: str) -> None:
         """Encrypt such a copy that is still in clear, from before encryption was switched on."""

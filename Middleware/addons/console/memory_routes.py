@@ -6,9 +6,7 @@ A key sees the discussions of its own folder, an operator those of all; what is 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,9 +14,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypedDict
 
 from Middleware.addons.console.calls import Call, ConsoleError, Download, Role, Routes
-from Middleware.addons.discussions import catalog, removal
+from Middleware.addons.discussions import catalog, exports, removal
 from Middleware.addons.discussions.contents import PARTS, Entry, find, page
-from Middleware.addons.discussions.discussion_reader import Reader, export
+from Middleware.addons.discussions.discussion_reader import Reader
 from Middleware.addons.discussions.editing import (
     DiscussionBusyError,
     DiscussionEditor,
@@ -33,7 +31,6 @@ from Middleware.exceptions import DataKeyError, StateUnavailableError, Unreadabl
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys, discussion_keys
 from Middleware.utilities import config_utils
-from Middleware.utilities.files.file_access import atomic_write
 from Middleware.utilities.text_utils import restore_braces
 
 if TYPE_CHECKING:
@@ -41,9 +38,6 @@ if TYPE_CHECKING:
     from Middleware.addons.records.viewers import Viewer
 
 MAX_LIMIT, LIMIT = 200, 100
-# Of the file of an export, which only the owner of the computer may open.
-OWNER_ONLY = 0o600
-_NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 # Which of several discussions with one id is meant: the folder of the key, and a user among several roots.
 WHERE = ("folder", "user")
 # Of the discussion, newest first: each is read from the disk.
@@ -114,7 +108,7 @@ def discussion(call: Call) -> object:
 def download(call: Call) -> object:
     """Return everything that is stored, as one file."""
     with _one(call) as found:
-        return Download(_exported(found), f"{_file_name(found.discussion.discussion_id)}.json")
+        return Download(exports.exported(found.reader), f"{exports.file_name(found.discussion.discussion_id)}.json")
 
 
 def origin(call: Call) -> object:
@@ -127,12 +121,15 @@ def origin(call: Call) -> object:
 
 
 def change(call: Call) -> object:
-    """Replace the text of a memory."""
-    text = call.checked_body("text").get("text")
+    """Replace the text of a memory; with ``wording``, no backup keeps the earlier one."""
+    body = call.checked_body("text", "wording")
+    text, wording = body.get("text"), body.get("wording", False)
     if not isinstance(text, str):
         raise ConsoleError(400, "'text' must be a string.", where="text")
+    if not isinstance(wording, bool):
+        raise ConsoleError(400, "'wording' must be true or false.", where="wording")
     with _one(call) as found:
-        return {"key": str(DiscussionEditor(found.reader).change(MemoryKey.parse(call.parts["KEY"]), text))}
+        return {"key": str(DiscussionEditor(found.reader).change(MemoryKey.parse(call.parts["KEY"]), text, wording))}
 
 
 def delete_memory(call: Call) -> object:
@@ -145,35 +142,19 @@ def delete_memory(call: Call) -> object:
 def rebuild(call: Call) -> object:
     """Export everything, and then delete what the next message writes again."""
     with _one(call) as found:
-        saved = _save_export(call, found)
+        saved = exports.save(call.records.folder, found.reader)
         DiscussionEditor(found.reader).delete_all()
     return {"export": saved}
 
 
 def delete(call: Call) -> object:
-    """Delete a discussion, with ``runs=1`` the recorded runs in it, too."""
+    """Delete a discussion and its exports, with ``runs=1`` the recorded runs in it, too."""
     with _one(call) as found:
         result = removal.remove(found.discussion)
+        exports.remove(call.records.folder, found.reader, result)
     if call.query.get("runs") == "1":
         call.records.archive.delete_discussion(found.discussion.discussion_id, call.viewer, found.discussion.key_hash)
     return {"deleted": result.deleted, "left": result.left}
-
-
-def _exported(found: _Found) -> bytes:
-    return json.dumps(export(found.reader), indent=2, ensure_ascii=True).encode("ascii")
-
-
-def _save_export(call: Call, found: _Found) -> str:
-    """Write the export into the console's folder, as encrypted as the discussion itself; return its path there."""
-    folder = os.path.join(call.records.folder.made(), "exports")
-    os.makedirs(folder, 0o700, exist_ok=True)
-    name = f"{_file_name(found.discussion.discussion_id)}-{datetime.now().strftime('%Y%m%d-%H%M%S')}.json"
-    atomic_write(os.path.join(folder, name), found.reader.cipher.encrypt(_exported(found)), OWNER_ONLY)
-    return f"exports/{name}"
-
-
-def _file_name(discussion_id: str) -> str:
-    return _NOT_IN_NAMES.sub("_", discussion_id)[:80] or "discussion"
 
 
 # -- which discussion --------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Changes by hand in a discussion: a memory, the summary or the state document, one at a time, or all again.
 
-They go through the server's own locks and writers. Hashes stay, so that no message is remembered twice, and the file as
-it was before is in its ``.bak``.
+They go through the server's own locks and writers. Hashes stay, so that no message is remembered twice. After a change,
+the file as it was before is in its ``.bak``; after a deletion, no backup contains an earlier version of anything.
 """
 
 from __future__ import annotations
@@ -77,23 +77,26 @@ class DiscussionEditor:
         self._store = MemoryStore(self._state)
         self._has_database = reader.discussion.has_memories
 
-    def change(self, key: MemoryKey, text: str) -> MemoryKey:
-        """Replace a text and return its new key. Raises ValueError for a blank one."""
+    def change(self, key: MemoryKey, text: str, forget: bool = False) -> MemoryKey:
+        """Replace a text and return its new key. Raises ValueError for a blank one.
+
+        ``forget``: the earlier wording does not stay in a backup either.
+        """
         if not text.strip():
             raise ValueError("The text must not be blank; to remove it, delete it.")
         with self._lock():
             if key.kind == "memory":
                 pairs = self._memories(key)
                 pairs[key.number - 1] = (text, pairs[key.number - 1][1])
-                self._store.replace_memories(pairs)
+                self._store.replace_memories(pairs, forget)
             elif key.kind == "searchable":
                 with self._database(key) as memories:
                     memories.change_text(key.number, text)
             elif key.kind == "summary":
-                self._store.save_summary(text, self._summary(key)[1])
+                self._store.save_summary(text, self._summary(key)[1], forget=forget)
             else:
                 self._state_document(key)
-                self._store.save_state_document(text)
+                self._store.save_state_document(text, forget)
         return MemoryKey.of(key.kind, key.number, text)
 
     def delete(self, key: MemoryKey) -> None:
@@ -172,7 +175,9 @@ class DiscussionEditor:
             self._move_pointers(pairs, index, index - 1, gone)
         else:
             after = [("", gone)]
-        self._store.replace_memories(after)
+        # An earlier wording may have been in any of them. The memory goes last, so that a crash leaves too much.
+        self._store.forget_earlier_versions()
+        self._store.replace_memories(after, forget=True)
 
     def _move_pointers(self, pairs: list[Pair], index: int, renamed: int, new: str) -> None:
         """Let condensation and summary refer to memories that stay; like Condensation, before the memories are written.

@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from Middleware.addons.discussions import catalog, memory_output, removal
+from Middleware.addons.discussions import catalog, exports, memory_output, removal
 from Middleware.addons.discussions.damage_check import check
 from Middleware.addons.discussions.discussion_reader import ENCRYPTED, Reader, export
 from Middleware.addons.discussions.elsewhere import stored_elsewhere
 from Middleware.addons.discussions.overview import as_json, overview
+from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.cli.arguments import (
     Parser,
     accept_launch_flags,
@@ -165,11 +166,13 @@ def export_one(session: Session) -> int:
 
 
 def delete(session: Session) -> int:
-    discussion = session.reader().discussion
+    reader = session.reader()
+    discussion = reader.discussion
     memory_output.say(memory_output.what_is_deleted(discussion))
     if not session.options.yes and _typed("Type the id of the discussion to delete it: ") != discussion.discussion_id:
         raise NotDoneError("Nothing was deleted.")
     result = removal.remove(discussion)
+    exports.remove(ConsoleFolder(console_directory()), reader, result)
     for left in result.left:
         memory_output.print_error(f"Not deleted: {left}")
     memory_output.say(f"{result.deleted} file(s) deleted.")

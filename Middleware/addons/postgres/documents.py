@@ -258,8 +258,13 @@ class DatabaseDiscussion:
                     document, is_present = None if newer is document else newer, True
         raise self._conflict(name)
 
-    def copy(self, name: str, suffix: str) -> None:
+    def copy(self, name: str, suffix: str, instead: bytes | None = None) -> None:
         stored = self.read(name)
+        if instead is not None:
+            cipher = cipher_of(stored or b"", self._cipher, self.display(name))
+            self._set(name + suffix, self._present(name + suffix), encoded(instead, cipher))
+            self._read.pop(name + suffix, None)
+            return
         if stored is None:
             return
         # A document of another key must not replace a good copy.

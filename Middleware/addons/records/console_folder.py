@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 
@@ -9,6 +10,8 @@ from Middleware.utilities.files.file_access import atomic_write, folder_lock
 
 OWNER_ONLY = 0o600
 OWNER_ONLY_FOLDER = 0o700
+EXPORTS = "exports"
+"""The folder of exported discussions."""
 SECRET_BYTES = 32
 
 
@@ -26,6 +29,14 @@ class ConsoleFolder:
         """Return the path of the folder, which is created if it is missing. Raises OSError."""
         os.makedirs(self.path, mode=OWNER_ONLY_FOLDER, exist_ok=True)
         return self.path
+
+    def remove_exports_before(self, moment: float) -> None:
+        """Remove the exports that are older; ``moment`` in seconds since 1970. What is in use now goes another time."""
+        with contextlib.suppress(OSError), os.scandir(self.file(EXPORTS)) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime < moment:
+                        os.unlink(entry.path)
 
     def secret(self) -> bytes:
         """Return the secret, which is made at the first call. Raises OSError.

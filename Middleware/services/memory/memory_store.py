@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from Middleware.exceptions import UnreadableDataError
+from Middleware.exceptions import DataKeyError, UnreadableDataError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.run_step import writing
 from Middleware.utilities.discussion_state import BACKUP, DiscussionState
@@ -17,6 +17,7 @@ from Middleware.utilities.discussions.discussion_files import (
     Pair,
     change_content,
     if_readable,
+    json_bytes,
     pairs_as_json,
     pairs_in,
     read_content,
@@ -100,13 +101,16 @@ class MemoryStore:
         with writing("file", text, last_message=stored_hash):
             self._write(MEMORIES_FILE, [*known, *pairs_as_json([(text, stored_hash)])])
 
-    def replace_memories(self, pairs: Sequence[Pair]) -> None:
-        """Replace all memories by ``pairs``; the old ones are kept in ``memories.json.bak``."""
+    def replace_memories(self, pairs: Sequence[Pair], forget: bool = False) -> None:
+        """Replace all memories by ``pairs``; the old ones are kept in ``memories.json.bak``.
+
+        ``forget``: the backup gets the new content as well, here as for the other texts.
+        """
         with (
             self.state.together(MEMORIES_FILE),
             writing("file", [text for text, _ in pairs], len(pairs), pairs[-1][1] if pairs else None),
         ):
-            self._back_up(MEMORIES_FILE)
+            self._back_up(MEMORIES_FILE, pairs_as_json(pairs) if forget else None)
             self._write(MEMORIES_FILE, pairs_as_json(pairs))
 
     # -- summary ---------------------------------------------------------------------------------------------------
@@ -115,7 +119,7 @@ class MemoryStore:
         pairs = if_readable(lambda: read_pairs(self.state, SUMMARY_FILE), None)
         return pairs[0] if pairs else None
 
-    def save_summary(self, text: str, stored_hash: str, covered: int | None = None) -> None:
+    def save_summary(self, text: str, stored_hash: str, covered: int | None = None, forget: bool = False) -> None:
         """Replace the summary, which is kept in ``chat_summary.json.bak``. Raises ValueError for a blank text.
 
         ``covered`` becomes the ``summary_position``. It is written last, and a failure is only logged: an older, lower
@@ -124,8 +128,9 @@ class MemoryStore:
         if not text.strip():
             raise ValueError("a summary must not be blank")
         with self.state.together(SUMMARY_FILE), writing("summary", text, last_message=stored_hash):
-            self._back_up(SUMMARY_FILE)
-            self._write(SUMMARY_FILE, pairs_as_json([(text, stored_hash)]))
+            content = pairs_as_json([(text, stored_hash)])
+            self._back_up(SUMMARY_FILE, content if forget else None)
+            self._write(SUMMARY_FILE, content)
         if covered is not None:
             if_readable(lambda: self.save_summary_position(covered), None)
 
@@ -167,11 +172,21 @@ class MemoryStore:
     def state_document(self) -> str:
         return read_text(self.state, STATE_FILE)
 
-    def save_state_document(self, text: str) -> None:
+    def save_state_document(self, text: str, forget: bool = False) -> None:
         """Replace the document; the old one is first copied to ``state_document.md.bak``."""
         with writing("state", text):
-            self.state.copy(STATE_FILE, BACKUP)
+            self.state.copy(STATE_FILE, BACKUP, encode_text(text) if forget else None)
             self.state.write(STATE_FILE, encode_text(text))
+
+    def forget_earlier_versions(self) -> None:
+        """Make the backups of summary and state document copies of what is stored now.
+
+        One that another key encrypts, or whose document is damaged, stays.
+        """
+        with contextlib.suppress(DataKeyError, UnreadableDataError):
+            self._back_up(SUMMARY_FILE)
+        with contextlib.suppress(DataKeyError):
+            self.state.copy(STATE_FILE, BACKUP)
 
     # -- files -----------------------------------------------------------------------------------------------------
     def _write(self, name: str, content: object) -> None:
@@ -179,8 +194,12 @@ class MemoryStore:
         # The backup may be from before encryption was switched on.
         self.state.hide(name, BACKUP)
 
-    def _back_up(self, name: str) -> None:
-        """Copy a file that can be read; raises UnreadableDataError for one that cannot."""
+    def _back_up(self, name: str, instead: list[dict[str, str]] | None = None) -> None:
+        """Copy a file that can be read; raises UnreadableDataError for one that cannot.
+
+        ``instead``: what the backup gets in place of the present content, before the file: after a crash in between,
+        the text to be forgotten is still shown, and can be deleted again.
+        """
         # A damaged file must not replace a good backup.
         if read_pairs(self.state, name) is not None:
-            self.state.copy(name, BACKUP)
+            self.state.copy(name, BACKUP, None if instead is None else json_bytes(instead))

@@ -78,10 +78,11 @@ def write_json(path: str, content: object, cipher: Cipher = NO_CIPHER, mode: int
     A file that is encrypted with one of the cipher's other keys keeps that key. ``mode`` is for a new file. The present
     content is not checked; a caller that must not lose it reads it first.
     """
-    write_stored(path, _encoded(content), cipher, mode)
+    write_stored(path, json_bytes(content), cipher, mode)
 
 
-def _encoded(content: object) -> bytes:
+def json_bytes(content: object) -> bytes:
+    """Return JSON as the files of discussions contain it, not encrypted."""
     return _indented(content).encode("ascii")
 
 
@@ -204,7 +205,7 @@ def _content_of(state: DiscussionState, name: str, stored: bytes | None) -> Any:
 
 def write_content(state: DiscussionState, name: str, content: object) -> None:
     """Replace the document ``name`` of a discussion by JSON. Raises OSError and DataKeyError without any change."""
-    state.write(name, _encoded(content))
+    state.write(name, json_bytes(content))
 
 
 def read_text(state: DiscussionState, name: str) -> str:
@@ -235,7 +236,7 @@ def change_content(
 
     def changed(stored: bytes | None) -> bytes | None:
         after = change(_content_of(state, name, stored))
-        return None if after is None else _encoded(after)
+        return None if after is None else json_bytes(after)
 
     state.change(name, changed, scope, timeout)
 

@@ -139,8 +139,8 @@ class DiscussionFolder:
             if content is not None:
                 self.write(name, content)
 
-    def copy(self, name: str, suffix: str) -> None:
-        copy_file(self._path(name), suffix, self.cipher)
+    def copy(self, name: str, suffix: str, instead: bytes | None = None) -> None:
+        copy_file(self._path(name), suffix, self.cipher, instead)
 
     def hide(self, name: str, suffix: str) -> None:
         hide_file(self._path(name) + suffix, self.cipher)

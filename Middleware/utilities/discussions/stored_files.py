@@ -83,10 +83,15 @@ def existing_file(path: str) -> str:
     return find_file_ignoring_case(path) or path
 
 
-def copy_file(path: str, suffix: str, cipher: Cipher = NO_CIPHER) -> None:
-    """Copy the file at ``path``, if there is one, to the same name with ``suffix``. Raises OSError and DataKeyError."""
+def copy_file(path: str, suffix: str, cipher: Cipher = NO_CIPHER, instead: bytes | None = None) -> None:
+    """Copy the file at ``path``, if there is one, to the same name with ``suffix``. Raises OSError and DataKeyError.
+
+    ``instead``: what the copy contains in place of the file, encrypted with the key of the file.
+    """
     found = existing_file(path)
-    if ordinary_file(found) is not None:
+    if instead is not None:
+        atomic_write(found + suffix, encoded(instead, cipher_of_file(found, cipher)), PRIVATE_FILE)
+    elif ordinary_file(found) is not None:
         with open(found, "rb") as file:
             data = file.read()
         with file_named(file_in_folder(found)):

@@ -150,6 +150,23 @@ def test_texts_are_changed_and_deleted(lab: DiscussionLab) -> None:
     assert all(page(reader("plain"), part, 50)["entries"] == [] for part in PARTS)
 
 
+@pytest.mark.parametrize(("name", "keys"), [("plain", NO_KEYS), ("secret", KEYS)])
+def test_what_is_deleted_is_in_no_backup(lab: DiscussionLab, name: str, keys: DiscussionKeys) -> None:
+    state = stored_discussion(name, keys.key_hash, keys.encryption_key)
+    entry = page(reader(name, keys), "memories", 50)["entries"][-1]
+    editor = DiscussionEditor(reader(name, keys))
+    changed = editor.change(MemoryKey.parse(entry["key"]), "Mara moved the ledger.")
+    assert b"hid the" in state.cipher.decrypt(state.read("memories.json.bak") or b"")
+    editor.delete(changed)
+    for document in ("memories.json", "memories.json.bak", "chat_summary.json.bak", "state_document.md.bak"):
+        stored = state.read(document) or b""
+        assert stored.startswith(b"gAAAA") is (keys is KEYS), document
+        assert b"ledger" not in state.cipher.decrypt(stored)
+    key = MemoryKey.parse(page(reader(name, keys), "state", 9)["entries"][0]["key"])
+    editor.change(key, "Mara: away", forget=True)
+    assert state.cipher.decrypt(state.read("state_document.md.bak") or b"") == b"Mara: away"
+
+
 def test_a_discussion_is_deleted(lab: DiscussionLab) -> None:
     discussion = reader("plain").discussion
     with lab.folder("plain").lock(MEMORIES), pytest.raises(removal.RemovalRefusedError):

@@ -180,6 +180,7 @@ class Disk:
 
     def retain(self) -> None:
         """Remove what is beyond the limits; a folder that is not there stays so."""
+        self._folder.remove_exports_before(time.time() - self._settings().days * DAY)
         if os.path.exists(self._index_path):
             database = self.open()
             Retention(self._folder.path, database, [self._number] if self._segment else []).apply(self._settings())

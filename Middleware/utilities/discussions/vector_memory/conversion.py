@@ -1,9 +1,9 @@
 """Change how a whole database is stored: in clear, as tokens, or as tokens of another key.
 
-Nothing in clear may stay behind where tokens are wanted. ``secure_delete`` blanks what is overwritten or freed; the
-index of words is dropped and rebuilt, because deleting its rows leaves their words in its segments; pages that were
-freed by others before are dropped by VACUUM, at a later write if the database is being read just then; and the
-write-ahead log, which holds old pages, is cut to nothing.
+Nothing in clear may stay behind where tokens are wanted, and nothing at all of what was deleted by hand.
+``secure_delete`` blanks what is overwritten or freed; the index of words is dropped and rebuilt, because deleting its
+rows leaves their words in its segments; pages that were freed by others before are dropped by VACUUM, at a later write
+if the database is being read just then; and the write-ahead log, which holds old pages, is cut to nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from Middleware.utilities.sqlite import set_pragma, transaction, when_free
 
 logger = logging.getLogger(__name__)
 
-# The file's user_version from its encryption until VACUUM has dropped old pages ...
+# The file's user_version from its encryption, or a deletion by hand, until VACUUM has dropped old pages ...
 _HOLDS_OLD_PAGES = 1
 # ... and from then on until the write-ahead log was emptied: the next write continues what was interrupted.
 _HOLDS_OLD_LOG = 2
@@ -48,7 +48,7 @@ def convert(database: sqlite3.Connection, source: Codec, target: Codec, scope: C
         _convert_vectors(database, source, target)
         write_index(database, target)
         if target.active:
-            database.execute(f"PRAGMA user_version = {_HOLDS_OLD_PAGES}")
+            mark_old_pages(database)
     if target.active:
         forget_old_pages(database, scope)
 
@@ -117,8 +117,14 @@ def _convert_vectors(database: sqlite3.Connection, source: Codec, target: Codec)
     )
 
 
+def mark_old_pages(database: sqlite3.Connection) -> None:
+    """Let ``forget_old_pages`` have something to do, now or at a later write."""
+    database.execute(f"PRAGMA user_version = {_HOLDS_OLD_PAGES}")
+
+
 def forget_old_pages(database: sqlite3.Connection, scope: CancelScope | None = None) -> None:
-    """Drop the pages that were freed while the file was in clear, unless that is done or others use the file."""
+    """Drop the pages that were freed while texts to be forgotten were in them, unless that is done or others use the
+    file."""
     left = database.execute("PRAGMA user_version").fetchone()[0]
     try:
         if left == _HOLDS_OLD_PAGES:
@@ -129,8 +135,8 @@ def forget_old_pages(database: sqlite3.Connection, scope: CancelScope | None = N
             set_pragma(database, "user_version = 0", scope)
     except sqlite3.Error as error:
         logger.warning(
-            "A memory database was encrypted, but pages that were deleted before could not be dropped; it "
-            "is tried again at its next write: %s",
+            "Pages of a memory database that hold what was deleted or encrypted could not be dropped; it is tried "
+            "again at its next write: %s",
             error,
         )
 
@@ -143,7 +149,7 @@ def _log_is_emptied(database: sqlite3.Connection, scope: CancelScope | None) -> 
             return False
         if time.monotonic() >= deadline:
             logger.warning(
-                "A memory database was encrypted, but others use its log of old pages; emptying it is "
+                "Others use the log of a memory database that holds what was deleted or encrypted; emptying it is "
                 "tried again at its next write"
             )
             return False

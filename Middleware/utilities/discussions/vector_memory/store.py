@@ -95,11 +95,10 @@ class VectorMemories(SearchableMemories):
                 if self.exists and "memories_fts" not in self._tables:
                     conversion.write_index(database, self._codec)
             self._tables = schema.ALL_NAMES
-        if self._codec.active:
-            if conversion.has_clear_rows(database):
-                conversion.convert(database, self._codec, self._codec, self._scope)
-            else:
-                conversion.forget_old_pages(database, self._scope)
+        if self._codec.active and conversion.has_clear_rows(database):
+            conversion.convert(database, self._codec, self._codec, self._scope)
+        else:
+            conversion.forget_old_pages(database, self._scope)
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -120,6 +119,8 @@ class VectorMemories(SearchableMemories):
                 conversion.remember_indexed_topics(self._db, self._codec)
             action()
             conversion.write_index(self._db, self._codec)
+            conversion.mark_old_pages(self._db)
+        conversion.forget_old_pages(self._db, self._scope)
 
     def _convert(self, target: Codec) -> None:
         conversion.convert(self._db, self._codec, target, self._scope)
