@@ -77,14 +77,11 @@ def answer_text(result: object, handler: LlmHandler, node: Mapping[str, object])
 def text_to_keep(text: str, handler: LlmHandler) -> str:
     """Return a cleaned answer for storage; "", with a warning, if the model did not finish thinking.
 
-    Raises BackendResponseError for an answer that a filter has ended: a refusal must not become a memory.
+    Raises BackendResponseError for an answer that a filter has ended.
     """
     name, rules = handler.answering_endpoint
-    finish_reason = handler.llm.outcome.finish_reason if handler.llm is not None else None
-    if finish_reason == "content_filter":
-        raise BackendResponseError(
-            f"Endpoint '{name}': the answer was ended by a filter (content_filter); it is not stored.", endpoint=name
-        )
+    finish_reason = finish_reason_of(handler)
+    raise_if_filtered(name, finish_reason)
     if not is_cut_off_thought(text, rules, finish_reason):
         if finish_reason == "length":
             # The user has set the limit, and without such answers whole installations would have no memories.
@@ -101,6 +98,20 @@ def text_to_keep(text: str, handler: LlmHandler) -> str:
         finish_reason or "none",
     )
     return ""
+
+
+def finish_reason_of(handler: LlmHandler | None) -> str | None:
+    """Return the finish reason of the latest call; None without one."""
+    return handler.llm.outcome.finish_reason if handler is not None and handler.llm is not None else None
+
+
+def raise_if_filtered(endpoint: str, finish_reason: str | None) -> None:
+    """Raise BackendResponseError for an answer that a filter has ended: a refusal must not become a memory."""
+    if finish_reason == "content_filter":
+        raise BackendResponseError(
+            f"Endpoint '{endpoint}': the answer was ended by a filter (content_filter); it is not stored.",
+            endpoint=endpoint,
+        )
 
 
 def raise_if_cancelled(scope: CancelScope) -> None:

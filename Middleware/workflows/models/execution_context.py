@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, Unpack
@@ -19,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 # What a condition results in; it takes no branch of its own, and the node that does names the result.
 _RESULTS = ("TRUE", "FALSE")
+# The LLM calls, in order, with which the responders of a helper workflow have answered, None without one. None outside
+# of a helper workflow.
+helper_calls: ContextVar[list[LlmHandler | None] | None] = ContextVar("wilmer_helper_calls", default=None)
 
 if TYPE_CHECKING:
     from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler

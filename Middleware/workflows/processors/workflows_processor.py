@@ -39,6 +39,7 @@ from Middleware.workflows.models.execution_context import (
     NodeExecutionInfo,
     RunRequest,
     VariableService,
+    helper_calls,
     name_of,
 )
 from Middleware.workflows.processors.message_times import MessageTimes
@@ -524,9 +525,11 @@ class WorkflowProcessor:
         return output
 
     def _note_outcome(self, context: ExecutionContext) -> None:
+        request, handler, calls = self.run.request, context.llm_handler, helper_calls.get()
         if self.run.non_responder is not None:
+            if calls is not None:
+                calls.append(handler)
             return
-        request, handler = self.run.request, context.llm_handler
         request.endpoint = handler.answering_endpoint[0] if handler is not None else ""
         if handler is not None and handler.llm is not None:
             # A copy: what is cut off the answer later counts as reasoning of the request alone.

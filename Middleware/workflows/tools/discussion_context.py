@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.messages import Message, VisionNote
-from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
+from Middleware.services.llm_calls.direct_calls import finish_reason_of, raise_if_cancelled, raise_if_filtered
 from Middleware.services.llm_calls.prompt_parts import prompt_templates
 from Middleware.utilities.config.workflows import load_workflow
 from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.discussions.discussion_folder import stored_discussion
-from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.models.execution_context import ExecutionContext, helper_calls
 
 
 def state_of(context: ExecutionContext) -> DiscussionState | None:
@@ -37,6 +38,22 @@ def run_helper_workflow(context: ExecutionContext, name: str, inputs: Sequence[s
     items = list(inner.start_child(name, scoped_inputs=tuple(inputs)))
     raise_if_cancelled(context.request.cancel_scope)
     return as_text(items[-1] if items else None)
+
+
+def text_of_helper(context: ExecutionContext, name: str, inputs: Sequence[str]) -> str:
+    """Return what ``run_helper_workflow`` returns, for storage.
+
+    Raises BackendResponseError as well if the answer of its responder was ended by a filter.
+    """
+    calls: list[LlmHandler | None] = []
+    token = helper_calls.set(calls)
+    try:
+        text = run_helper_workflow(context, name, inputs)
+    finally:
+        helper_calls.reset(token)
+    if calls and calls[-1] is not None:
+        raise_if_filtered(calls[-1].answering_endpoint[0], finish_reason_of(calls[-1]))
+    return text
 
 
 def helper_prompts(context: ExecutionContext, name: str) -> list[str]:

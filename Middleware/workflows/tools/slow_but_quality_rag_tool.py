@@ -19,7 +19,7 @@ from Middleware.utilities.discussions.discussion_folder import stored_discussion
 from Middleware.utilities.search_utils import CHUNK_BREAK, search_conversation, search_memories
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK, BlockPrompts
-from Middleware.workflows.tools.discussion_context import raw_messages, run_helper_workflow, state_of
+from Middleware.workflows.tools.discussion_context import raw_messages, state_of, text_of_helper
 from Middleware.workflows.tools.memory.condensation import Condensation
 from Middleware.workflows.tools.memory.file_memories import FileMemoryPass, MemoryWriter
 from Middleware.workflows.tools.memory.shared import (
@@ -192,7 +192,7 @@ class SlowButQualityRAGTool:
         if not workflow:
             return self.process_single_chunk(block, prompt, system_prompt, context, memory)
         inputs = (block, memory.recent, memory.full, memory.summary)
-        return run_helper_workflow(context, str(workflow), inputs)
+        return text_of_helper(context, str(workflow), inputs)
 
 
 def _sees_but_a_part(context: ExecutionContext) -> bool:

@@ -21,7 +21,7 @@ from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.text_utils import restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
-from Middleware.workflows.tools.discussion_context import helper_prompts, raw_messages, run_helper_workflow
+from Middleware.workflows.tools.discussion_context import helper_prompts, raw_messages, text_of_helper
 from Middleware.workflows.tools.memory.condensation import Condensation
 from Middleware.workflows.tools.memory.memory_texts import REPETITIONS, clean_memory
 from Middleware.workflows.tools.memory.shared import (
@@ -189,7 +189,7 @@ class MemoryWriter:
         settings = self._settings
         if settings.file_workflow:
             inputs = (text, known.recent, known.full, known.summary)
-            return run_helper_workflow(self._context, settings.file_workflow, inputs)
+            return text_of_helper(self._context, settings.file_workflow, inputs)
         if not (settings.system_prompt.strip() or settings.prompt.strip()):
             raise ConfigValueError(
                 "the memory settings hold no prompt",

@@ -14,7 +14,7 @@ from Middleware.services.memory.memory_store import STATE_FILE, MemoryStore
 from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.discussions.discussion_files import logged_as_conflict
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.discussion_context import helper_prompts, run_helper_workflow
+from Middleware.workflows.tools.discussion_context import helper_prompts, text_of_helper
 from Middleware.workflows.tools.memory.memory_texts import clean_memory
 from Middleware.workflows.tools.memory.shared import problem_with
 
@@ -57,7 +57,7 @@ def raise_if_request_ended(error: Exception, context: ExecutionContext) -> None:
 def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryStore, facts: Sequence[str]) -> None:
     current = store.state_document()
     listed = "\n".join(f"- {' '.join(fact.splitlines())}" for fact in facts)
-    answer = run_helper_workflow(context, settings.state_workflow, (listed, current)).strip()
+    answer = text_of_helper(context, settings.state_workflow, (listed, current)).strip()
     answer = _unfenced(clean_memory(answer, helper_prompts(context, settings.state_workflow)))
     name = store.state.display(STATE_FILE)
     if problem := problem_with(answer):

@@ -32,7 +32,7 @@ from Middleware.utilities.sensitive_logging_utils import log_prompt_content
 from Middleware.utilities.text_utils import counted, escape_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
-from Middleware.workflows.tools.discussion_context import raw_messages, run_helper_workflow, state_of
+from Middleware.workflows.tools.discussion_context import raw_messages, state_of, text_of_helper
 from Middleware.workflows.tools.memory.shared import (
     Chunk,
     KnownMessages,
@@ -283,7 +283,7 @@ class ChunkWriter:
 
     def _ask(self, text: str) -> str:
         if self._settings.vector_workflow:
-            return run_helper_workflow(self._context, self._settings.vector_workflow, (text,))
+            return text_of_helper(self._context, self._settings.vector_workflow, (text,))
         return self._call.ask(
             self._settings.vector_system_prompt or SYSTEM_PROMPT,
             self._settings.vector_prompt or PROMPT,

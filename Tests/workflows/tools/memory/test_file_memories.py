@@ -30,7 +30,7 @@ from Middleware.workflows.tools.memory import shared
 from Middleware.workflows.tools.memory.file_memories import MemoryWriter
 from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
 from Tests.stub_backend import Reply, StubBackend, chat_reply, status_reply
-from Tests.workflows.engine_lab import last_text, static, user
+from Tests.workflows.engine_lab import last_text, llm, static, user
 from Tests.workflows.tools.memory.memory_lab import MemoryLab, chat, covering, said
 
 LINE = "\n--------------\n"
@@ -221,6 +221,21 @@ def test_a_refused_or_failed_answer_is_no_memory(lab: MemoryLab, reason: str) ->
     lab.backend.responder = lambda request: chat_reply("fact")
     lab.remember(chat(8))
     assert lab.stored() == [("fact", hash_content("m4"))], "the next request tries it again"
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_refused_answer_of_a_workflow_is_no_memory(lab: MemoryLab, nested: bool) -> None:
+    lab.workflow("Inner", [llm("Sum it up: {agent1Input}")])
+    inner = {"type": "CustomWorkflow", "workflowName": "Inner", "scoped_variables": ["{agent1Input}"]}
+    lab.workflow("Maker", [static("x"), inner if nested else llm("Sum it up: {agent1Input}")])
+    lab.settings(fileMemoryWorkflowName="Maker")
+    open_file(lab)
+    lab.backend.responder = lambda request: chat_reply("I cannot talk about", "content_filter")
+    lab.remember(chat(8))
+    assert lab.stored() == []
+    lab.backend.responder = lambda request: chat_reply("fact")
+    lab.remember(chat(8))
+    assert lab.stored() == [("fact", hash_content("m4"))]
 
 
 def test_an_answer_at_its_limit_is_a_memory_and_logged(lab: MemoryLab, caplog: pytest.LogCaptureFixture) -> None:

@@ -162,7 +162,7 @@ def test_foreign_failures_are_logged_without_their_words(
     def fail(*args: Any) -> str:
         raise RuntimeError("SECRET")
 
-    monkeypatch.setattr(state_document, "run_helper_workflow", fail)
+    monkeypatch.setattr(state_document, "text_of_helper", fail)
     update(chat, "fact")
     assert document(chat) == "" and "k1/state_document.md is not updated: RuntimeError" in caplog.text
     assert "SECRET" not in caplog.text
