@@ -12,6 +12,7 @@ import pytest
 from Middleware.exceptions import BackendError, BackendResponseError, BackendStatusError
 from Middleware.llmapis import repeats
 from Middleware.llmapis import transport as transport_module
+from Middleware.llmapis.api_types import COMPLETION_TYPES
 from Middleware.llmapis.handlers.base import base_llm_api_handler
 from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler
@@ -135,6 +136,17 @@ def test_a_failure_that_may_pass(
     # A connection that was used before is another matter.
     assert ask(handler(backend, Transport()), stream) == "Hello"
     assert noted == waits and len(backend.requests) - first == len(failures) + 1
+
+
+@both_modes
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_code_next_to_the_error_counts_in_each_dialect(
+    backend: StubBackend, noted: list[float], stream: bool, kind: str
+) -> None:
+    answering(backend, json_reply({"error": "busy", "code": 429}), json_reply({"error": "busy", "status": "503"}))
+    prompt = Prompt(prompt="hi") if kind in COMPLETION_TYPES else HI
+    assert ask(handler(backend, Transport(), kind), stream, prompt) == "Hello"
+    assert noted == [BUSY[0], SHORT[1]]
 
 
 @both_modes

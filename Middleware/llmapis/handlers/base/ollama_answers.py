@@ -68,7 +68,7 @@ class OllamaAnswers(BaseLlmApiHandler):
     def check_error(self, body: Mapping[str, object]) -> None:
         """Raise BackendResponseError for an error object, which Ollama also sends in the middle of a stream."""
         if body.get("error"):
-            self.raise_error_object(body["error"])
+            self.raise_error_object(body["error"], body)
 
     def finish_reason(self, body: Mapping[str, object]) -> str:
         """Return the server's word for the end of a complete answer; older servers have none."""

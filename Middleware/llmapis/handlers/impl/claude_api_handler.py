@@ -261,7 +261,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
     def _raise_error(self, body: Mapping[str, object], kind: object) -> None:
         """Raise BackendResponseError if the object is an error by its kind or its ``error``."""
         if kind == "error" or body.get("error"):
-            self.raise_error_object(body.get("error") or body)
+            self.raise_error_object(body.get("error") or body, body)
 
     def _note_usage(self, body: Mapping[str, object]) -> Usage | None:
         """Return all token counts in OpenAI's form, if this object completes them.

@@ -104,7 +104,7 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
         detail = body.get("detail")
         error = body.get("error") or (detail.get("msg") if isinstance(detail, Mapping) else detail)
         if error or failed:
-            self.raise_error_object(error or body)
+            self.raise_error_object(error or body, body)
 
     # -- calls and their abort -----------------------------------------------------------------------------------
     def handle_non_streaming(self, prompt: Prompt) -> Answer:
