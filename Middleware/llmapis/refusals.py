@@ -81,11 +81,13 @@ _NAMES = _words(
 _EXTRA = _words(r"extra[_ ](?:forbidden|(?:inputs|fields) (?:are )?not permitted)")
 _EXTRA_NAMES = _words(r"([\w.\[\]]+): extra (?:inputs|fields)")
 _VALUE = _words(r"\b(?:only|must|should|invalid|range|between|at most|less than|greater than)\b")
-_BOTH = _words(r"\b(?:both|together|either|only one|one of|same time|simultaneously)\b")
+_BOTH = _words(r"\b(?:mutually exclusive|both|together|either|only one|one of|same time|simultaneously)\b")
 _TOOLS = r"\b(?:tools?(?!\w|\[|\.\w| choice)|tool[ _-](?:use|calls?|calling)|function[ _-]?call(?:s|ing)?)\b"
 _NO_TOOLS = _words(
     rf"(?:(?:not|n't) support(?:ed)?|unsupported)\b[^.\n]{{0,30}}{_TOOLS}",
-    rf"{_TOOLS}[\"'`]?(?!\[|\.\w)[^.\n]{{0,30}}(?:(?:not|n't) (?:\w+ )?support|unsupported)",
+    rf"{_TOOLS}[\"'`]?(?!\[|\.\w)[^.\n]{{0,30}}(?:(?:not|n't) (?:\w+ )?(?:support|enabled)|unsupported)",
+    # llama.cpp, with a failure of its own in older versions.
+    r"\btools param requires --jinja",
 )
 _NO_THINKING = _words(
     r"does(?: not|n't) support (?:thinking|reasoning)\b", r"\b(?:think|thinking|reasoning)\b[^.\n]{0,20} not supported"
@@ -366,6 +368,9 @@ ROWS = (
     Row("ids", _says(_BAD_IDS, _FITTING), _with_fitting_ids, _REWRITTEN),
 )
 
+# What servers also say with the status of a failure.
+_OF_FAILURES = tuple(row for row in ROWS if row.name == "tools")
+
 Change = tuple[Row, str]
 
 
@@ -428,10 +433,12 @@ class Changes:
     def learn(self, error: BackendError) -> bool:
         """Return whether the server has refused something that is not changed yet, which the next ``apply`` changes."""
         status = status_of(error) or 0
-        if status not in _STATUSES and not (400 <= status < 500 and is_ollama(self._settings)):
+        is_refusal = status in _STATUSES or (400 <= status < 500 and is_ollama(self._settings))
+        rows = ROWS if is_refusal else _OF_FAILURES if status == 500 else ()
+        if not rows:
             return False
         refusal = ServerRefusal(error.data or error.body, self._plain)
-        found = [(row, field) for row in ROWS for field in row.finds(refusal, self._plain, self._settings)]
+        found = [(row, field) for row in rows for field in row.finds(refusal, self._plain, self._settings)]
         self._remember([change for change in self.new if change not in found])
         self.new = tuple(change for change in found if change not in self.made)
         self._asked += 1
@@ -447,12 +454,11 @@ class Changes:
 
     def explain(self, error: BackendError) -> None:
         """Add the file and the key from which a refused field comes to an error that remains."""
-        if status_of(error) not in _STATUSES:
+        status, refusal = status_of(error), ServerRefusal(error.data or error.body, self._plain)
+        without_tools = bool(_NO_TOOLS.search(refusal.text))
+        if status not in _STATUSES and not (status == 500 and without_tools):
             return
-        refusal = ServerRefusal(error.data or error.body, self._plain)
-        roots = [re.split(r"[.\[]", name)[0] for name in refusal.names] + ["tools"] * bool(
-            _NO_TOOLS.search(refusal.text)
-        )
+        roots = [re.split(r"[.\[]", name)[0] for name in refusal.names] + ["tools"] * without_tools
         fields = [field for field in (*refusal.fields, *roots) if field in refusal.known]
         if text := " ".join(filter(None, dict.fromkeys(map(self._settings.remedy, fields)))):
             error.args = (f"{sentence(str(error))} {text}",)

@@ -157,6 +157,7 @@ SENTENCES: list[tuple[str, Any, int]] = [
     ("top_p", "`temperature` and `top_p` cannot both be specified for this model. Please use only one.", 400),
     ("top_p", "Setting both temperature and top_p is not supported.", 400),
     ("top_p", "Please set either top_p or temperature.", 400),
+    ("top_p", "temperature and top_p are mutually exclusive", 400),
     ("top_k", {"error": {"message": "Provider returned error", "metadata": {"raw": json.dumps(extra("top_k"))}}}, 400),
 ]
 
@@ -380,6 +381,10 @@ NO_TOOLS = (
     [
         *((said, 400, {}, HI, True) for said in NO_TOOLS),
         ("This model does not support function calling", 422, {"tool_choice": "auto"}, HI, True),
+        ("Function calling is not enabled for models/gemma-3-27b-it", 400, {}, HI, True),
+        ("tools param requires --jinja flag", 400, {}, HI, True),
+        ("tools param requires --jinja flag", 500, {}, HI, True),
+        (NO_TOOLS[0], 500, {"tool_choice": "auto"}, HI, True),
         ("The model doesn't support tool use", 400, {}, HI, True),
         (NO_TOOLS[0], 400, {"tool_choice": "required"}, HI, False),
         (NO_TOOLS[0], 400, {"tool_choice": {"type": "function", "function": {"name": "clock"}}}, HI, False),
