@@ -13,6 +13,7 @@ import json
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
@@ -369,19 +370,23 @@ def recalled(request: RequestContext, messages: list[Message]) -> list[Message]:
     if not [message for message in messages if "tool_calls" in message]:
         return messages
     out, question, newest = list(messages), "", exchange_start(messages)
+    wanted: dict[int, KeptAnswer] = {}
     for index, message in enumerate(messages):
         if is_question(messages, index):
             question = message_text(message)
         elif message["role"] == "assistant" and (calls := calls_among(message.get("tool_calls"))):
-            found = process().one(KeepsakeStore).find(_wanted(request, calls, question), index >= newest)
-            out[index] = _recalled(request, message, calls, found)
+            wanted[index] = _wanted(request, calls, question)
+    later = Counter(wanted.values())
+    for index, one in wanted.items():
+        found = process().one(KeepsakeStore).find(one, index >= newest)
+        later[one] -= 1
+        # Of equal calls within one exchange, the newest answer belongs to the last.
+        out[index] = _recalled(request, messages[index], found[later[one] :] or found)
     return with_unique_ids(out)
 
 
-def _recalled(
-    request: RequestContext, message: Message, calls: list[ToolCall], answers: Sequence[KeptAnswer]
-) -> Message:
-    found = KeptMembers()
+def _recalled(request: RequestContext, message: Message, answers: Sequence[KeptAnswer]) -> Message:
+    found, calls = KeptMembers(), calls_among(message.get("tool_calls"))
     for index, call in enumerate(calls):
         found.read_call(call, index)
     brought = [*message.get("extra", ()), *found.finish(None)]
@@ -539,7 +544,8 @@ class Sending:
         member, text, free = one["member"], plain_text(one), self.level != "auto"
         if self.text_member is None:
             return one if member == BLOCKS and (BLOCKS in sent or free) else None
-        if member in sent or (not text and free and not self.text_member):
+        # Where a server has a text, it reads nothing else.
+        if (member in sent and (text or not sent[member])) or (not text and free and not self.text_member):
             return one
         own = [name for name, is_text in sent.items() if is_text]
         if not text or not (own or free):

@@ -343,6 +343,42 @@ def test_no_server_gets_what_another_sent(lab: ApiLab, dialect: str, brings: boo
     ]
 
 
+@pytest.mark.parametrize("brings", [True, False], ids=["brought", "dropped"])
+@pytest.mark.parametrize("dialect", NAMES)
+def test_a_backup_is_an_origin_of_its_own(lab: ApiLab, dialect: str, brings: bool) -> None:
+    endpoints(lab, "backup")
+    lab.endpoint("Main", {"modelNameToSendToAPI": "main", "backupEndpointName": "backup"}, lab.backend.url)
+    answers = {"backup": openai({"reasoning": "Hm", "tool_calls": [call()]}), "main": done}
+    failing = ["main"]
+    lab.backend.responder = lambda request: (
+        json_reply({}, 503)
+        if request.json["model"] in failing
+        else answers[request.json["model"]](bool(request.json.get("stream")))
+    )
+    client = Client(lab, dialect, True, brings)
+    client.asks()
+    asked, calls = list(client.history), client.calls
+    for expected in ({}, {"reasoning": "Hm"}):
+        failing = ["main"] if expected else []
+        client.answers_calls()
+        last = payloads(lab)[-1]
+        assert (last["model"], members(assistants(last)[0])) == ("backup" if expected else "main", expected)
+        client.history, client.calls = list(asked), calls
+
+
+@pytest.mark.parametrize("brings", [True, False], ids=["brought", "dropped"])
+@pytest.mark.parametrize("dialect", NAMES)
+def test_an_authored_prompt_takes_the_exchange_along(lab: ApiLab, dialect: str, brings: bool) -> None:
+    lab.default([llm("Say {chat_user_prompt_last_one}", allowTools=True, appendNativeToolExchange=True)])
+    kept = {"reasoning_content": "Hm", "0.extra_content": SIGNATURE}
+    scripted(lab, openai({"reasoning_content": "Hm", "tool_calls": [call(extra_content=SIGNATURE)]}), done)
+    client = Client(lab, dialect, brings=brings)
+    client.asks()
+    client.answers_calls()
+    assert members(assistants(payloads(lab)[1])[0]) == kept
+    assert "Hm" not in json.dumps(payloads(lab)[1]["messages"][0])
+
+
 def test_ollama_gets_one_text_and_what_its_calls_had(lab: ApiLab) -> None:
     lab.write("ApiTypes/Ollama", json.loads((SHIPPED / "OllamaApiChat.json").read_text("utf-8")))
     lab.endpoint("Main", {"apiTypeConfigFileName": "Ollama"}, lab.backend.url)
@@ -386,6 +422,19 @@ def test_each_of_two_conversations_gets_its_own(lab: ApiLab) -> None:
         sent.append(members(assistants(payloads(lab)[-1])[0])["reasoning_content"])
     # Nothing tells the two with the same question apart: both get the newest, and no mixture.
     assert sent == ["a", "b again", "b again"]
+
+
+@table("ids", [("call_0", "call_0", "call_0"), ("a", "b", "c"), ("a", "call_0", "call_0")])
+def test_equal_calls_of_one_exchange_keep_their_order(lab: ApiLab, ids: tuple[str, ...]) -> None:
+    for dialect, stream in itertools.product(NAMES, (False, True)):
+        scripted(lab, *(openai({"reasoning_content": one + two, "tool_calls": [call(id=two)]})
+                        for one, two in zip("abc", ids, strict=True)), done)  # fmt: skip
+        client = Client(lab, dialect, stream, brings=False)
+        client.asks(f"{dialect} {stream} {ids}")
+        for _ in ids:
+            client.answers_calls()
+        sent = [members(message)["reasoning_content"] for message in assistants(payloads(lab)[-1])]
+        assert sent == [one + two for one, two in zip("abc", ids, strict=True)], (dialect, stream)
 
 
 @table(
@@ -479,20 +528,26 @@ def test_what_goes_back_is_a_matter_of_the_level(
         assert tuple(bool(members(message)) for message in last) == wanted
 
 
+HERE = "I was here"
+
+
 @table(
-    ("sent", "level", "expected"),
+    ("sent", "level", "thought", "expected"),
     [
-        (None, "auto", {}),  # a server that has never sent such a member
-        (None, "exchange", {"thinking": "I was here"}),
-        ("reasoning", "auto", {"reasoning": "I was here"}),
-        ("reasoning_content", "auto", {"reasoning_content": "I was here"}),
-        ("thinking", "auto", {"thinking": "I was here"}),
-        ("encrypted_reasoning", "auto", {}),  # not a plain text
-        ("reasoning", "none", {}),
+        (None, "auto", HERE, {}),  # a server that has never sent such a member
+        (None, "exchange", HERE, {"thinking": HERE}),
+        ("reasoning", "auto", HERE, {"reasoning": HERE}),
+        ("reasoning_content", "auto", HERE, {"reasoning_content": HERE}),
+        ("thinking", "auto", HERE, {"thinking": HERE}),
+        ("encrypted_reasoning", "auto", HERE, {}),  # not a plain text
+        ("reasoning", "none", HERE, {}),
+        # What is no text is not sent where the server has one.
+        ("thinking", "auto", {"content": "x"}, {}),
+        ("reasoning", "auto", [HERE], {}),
     ],
 )
 def test_unknown_thoughts_get_the_name_that_the_server_uses(
-    lab: ApiLab, sent: str | None, level: str, expected: dict[str, str]
+    lab: ApiLab, sent: str | None, level: str, thought: Any, expected: dict[str, str]
 ) -> None:
     forget()
     lab.endpoint("Main", {"reasoningToBackend": level}, lab.backend.url)
@@ -504,7 +559,7 @@ def test_unknown_thoughts_get_the_name_that_the_server_uses(
     used = {"function": {"name": "clock", "arguments": {}}}
     client.history = [
         {"role": "user", "content": "Time?"},
-        {"role": "assistant", "content": "", "thinking": "I was here", "tool_calls": [used]},
+        {"role": "assistant", "content": "", "thinking": thought, "tool_calls": [used]},
     ]
     client.calls = [("", "clock")]
     client.answers_calls()

@@ -49,6 +49,7 @@ _PAYLOADS = ("text", "source", "url", "image_url", "file_data", "audio", "data")
 _HOSTED = re.compile(r"compaction|container_upload|\w+_tool_(use|result)")
 _TEXT_FILE = re.compile(r"text/.+|application/(x-)?(json|xml|yaml)")
 _ADDRESS = re.compile(r"(data:|https?://)", re.IGNORECASE)
+_ANY_ADDRESS = re.compile(r"data:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _SYSTEMS = ("system", "systemMes")
 # A PDF without binary data begins like a text.
 _PDF = "%PDF-"
@@ -294,7 +295,7 @@ def carries(part: Fields) -> bool:
 def holds_data(part: Fields) -> bool:
     """Return the same, also by the values of its members: an address, a data URL, or an object with such a member."""
     return carries(part) or any(
-        _ADDRESS.match(value) if isinstance(value, str) else isinstance(value, Mapping) and carries(value)
+        _ANY_ADDRESS.match(value) if isinstance(value, str) else isinstance(value, Mapping) and carries(value)
         for value in part.values()
     )
 

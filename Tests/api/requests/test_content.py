@@ -152,6 +152,7 @@ REFUSED = "cannot be passed on"
         # Not reported: the payload under another name, and in an object.
         (part("later", picture=PNG), "later", ALL),
         (part("later", uri="HTTPS://h/a.wav"), "later", ALL),
+        (part("resource_link", uri="file:///a", name="a"), "resource_link", ALL),
         (part("later", sheet={"data": "QUJD", "kind": "csv"}), "later", ALL),
         (part("later", picture_url={"url": LINK}), "later", ALL),
         (part("image_url", image_url={}), "image_url", ALL),
