@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit, urlunsplit
 
 from Middleware.models.request_context import RequestContext, current_request, set_current_request
@@ -16,6 +16,8 @@ TRUNCATED = "...[truncated]..."
 # Longer values would make the logged requests unreadable.
 MAX_IMAGE_CHARACTERS = 200
 MAX_TEXT_CHARACTERS = 1000
+# To look through more takes seconds, for which a request would wait.
+MAX_MASKED_CHARACTERS = 256 * 1024
 SECRET_KEYS = frozenset(
     {
         "apikey",
@@ -38,8 +40,110 @@ SECRET_KEYS = frozenset(
     }
 )
 _RULE = "*" * 80
-_SECRET_MEMBER = re.compile(rf'(?i)("(?:{"|".join(sorted(SECRET_KEYS))}|key)"\s*:\s*")(?:[^"\\]|\\.)*')
-_SECRET_PARAMETER = re.compile(rf"(?i)(^|&)((?:{'|'.join(sorted(SECRET_KEYS))}|key)=)[^&]*")
+
+# -- secrets in texts --------------------------------------------------------------------------------------------------
+
+# How names of secrets end. Of headers, parameters and members, the beginning varies: X-Goog-Api-Key.
+_ENDING = (
+    r"(?:key|token|secret|passw(?:or)?d|passphrase|pwd|auth|authorization|credentials?|cookie|signature|jwt"
+    r"|(?<![a-z])(?:sig|sas))"
+)
+_LINK = r"(?:[_.-]|%5f|%2d)?"
+# Names that a prompt does not have as words: sorted(names, key=len) is not a secret.
+_SURE = (
+    rf"(?:(?:api|access|secret|private|account|auth|client|license|master|subscription|signing|shared){_LINK}key"
+    rf"|(?:access|auth|bearer|bot|csrf|id|refresh|security|session){_LINK}token"
+    r"|secret|passw(?:or)?d|passphrase|pwd|signature)"
+)
+# No more backslashes than JSON in a string of JSON has.
+_MARK = r"\\{0,8}[\"']"
+# Between marks, which may be escaped, or up to what ends a value.
+_VALUE = rf"(?:(?P<mark>{_MARK})(?P<inner>(?:(?!(?P=mark))(?:\\.|.))*)|(?P<bare>(?:\{{[\w.]+}}|[^\s&;,\"'#\\)\]}}])+))"
+_SCHEMES = r"(?:(?:Bearer|Basic|Token|Digest)\s+)?"
+_REST = rf"(?P<bare>(?:(?!{_MARK}|\\n)[^\n])+)"
+_TO_SPACE = rf"(?:(?P<mark>{_MARK})(?P<inner>(?:(?!(?P=mark))(?:\\.|.))*)|(?P<bare>(?:(?!{_MARK})\S)+))"
+_FLAG_LETTERS = "[0-9#:aCfgGiIjJkKlLnNoOqRsSvVZ]*"
+
+_IN_TEXT = tuple(
+    re.compile(f"(?is){pattern}")
+    for pattern in (
+        # The user of an address, and that of a driver's for Go.
+        r"[a-z][a-z0-9+.-]{0,30}://(?P<bare>[^\s\"'/?#@]*(?:@[^\s\"'/?#@]*)*)@",
+        r"(?<![\w.-])[\w.-]{1,64}:(?P<bare>[^\s\"'@/]{1,200})@(?:tcp|unix)?\(",
+        rf"(?:^|[?&;#])[^=&?;#\s\"']*{_ENDING}(?:\]|%5d)?=(?P<bare>[^&;#\s\"'\\]+)",
+        rf"^{_MARK}?[\w-]*{_ENDING}\s*:\s*{_SCHEMES}(?P<bare>[^\n]+?)(?=\"?$)",
+        rf"{_SURE}\s?=\s?{_VALUE}",
+        rf"{_ENDING}{_MARK}\s*[:=]\s*(?:\[\s*)?{_VALUE}",
+        rf"(?:api|auth|access|subscription)-(?:key|token)\s*:\s*{_SCHEMES}{_REST}",
+        rf"authorization\s*:\s*(?:Bearer|Basic|Token|Digest)\s+{_REST}",
+    )
+)
+_IN_COMMAND = tuple(
+    re.compile(f"(?s){pattern}")
+    for pattern in (
+        rf"(?:^|(?<=[\s\"']))(?:-{_FLAG_LETTERS}[uUbE]\s*"
+        rf"|--(?:user|proxy-user|oauth2-bearer|pass|proxy-pass|cookie|cert)(?:=|\s+)){_TO_SPACE}",
+        rf"(?:-{_FLAG_LETTERS}H\s*|--(?:proxy-)?header(?:=|\s+)){_MARK}?(?i:[\w-]*{_ENDING})\s*:\s*{_SCHEMES}{_REST}",
+        rf"(?i:(?:^|[?&;#\s\"'])[^=&?;#\s\"']*{_ENDING}(?:\]|%5d)?)={_VALUE}",
+        r"(?<![\w.])[\w.-]{1,64}:(?P<bare>[^\s\"'@/:]+)@[\w.-]",
+    )
+)
+_SIGN = re.compile(r"[=:@]")
+_COMMAND = re.compile(r"(?:^|[\s\"'/])curl(?:\.exe)?\s")
+# In JSON with a mistake: what stands after the name of a secret, whatever marks are between the two. More than three
+# quotation marks are those of an empty value, and of the next key.
+_AFTER_NAME = re.compile(
+    rf"(?i)(?:(?<!\\)[\"'][\w.-]*{_ENDING}|{_ENDING}(?=[\"'])|{_SURE})(?=[^\w\n])"
+    r"(?:[^\w\n\"']*[\"']){0,3}[^\w\n\"']*(?P<bare>[^\s\"',{}\[\]:\\](?:\\.|[^\"'\\\n])*)"
+)
+# What is not a secret under any name: variables alone, and what is masked already.
+_WORD_OF_JSON = re.compile(r"true|false|null|[-+]?\d[\d.eE+-]{0,15}")
+_SHOWN = re.compile(r"\s*(?:\$?\{[\w.]+\}\s*)+|\s*\*+(?:REDACTED\*+)?\s*")
+
+
+def secret_spans(text: str, is_command: bool = False) -> list[tuple[int, int]]:
+    """Return start and end of each secret inside a text of any kind, in order and without overlaps.
+
+    Found are users of addresses and connection strings, parameters, members of JSON (broken, or escaped in a string,
+    too), headers and, in the arguments of a command, curl's options. ``is_command``: the text is such an argument, or
+    several; a text with the word curl always is.
+    """
+    patterns = (*_IN_TEXT, *_IN_COMMAND) if is_command or _COMMAND.search(text) else _IN_TEXT
+    found = list[tuple[int, int]]()
+    for match in (match for pattern in patterns for match in pattern.finditer(text)):
+        group = "bare" if match["bare"] is not None else "inner"
+        if match[group] and not _SHOWN.fullmatch(match[group]):
+            found.append(match.span(group))
+    return joined_spans(found)
+
+
+def spans_after_names(text: str) -> list[tuple[int, int]]:
+    """Return start and end of what stands after names of secrets in JSON that may be broken, as ``secret_spans``."""
+    found = list[tuple[int, int]]()
+    for match in _AFTER_NAME.finditer(text):
+        start, value = match.start("bare"), match["bare"].rstrip(" ,]}")
+        is_variable = text[start - 1] == "{" and _SHOWN.match(text, start - 1)
+        if value and not is_variable and not _WORD_OF_JSON.fullmatch(value):
+            found.append((start, start + len(value)))
+    return joined_spans(found)
+
+
+def joined_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return spans in order, with those that overlap or touch as one."""
+    joined = list[tuple[int, int]]()
+    for start, end in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def mask_text(text: str, is_command: bool = False) -> str:
+    """Return a text with the secrets that ``secret_spans`` finds masked."""
+    for start, end in reversed(secret_spans(text, is_command)):
+        text = f"{text[:start]}{MASK}{text[end:]}"
+    return text
 
 
 def set_encryption_context(active: bool) -> None:
@@ -125,7 +229,7 @@ def _shorten(text: str) -> str:
 def mask_url(url: str) -> str:
     """Return ``url`` without user name and password, and with the values of secret-like parameters masked."""
     # Nothing to mask: neither a password nor a parameter can do without one of these.
-    if "@" not in url and "?" not in url:
+    if "@" not in url and "=" not in url:
         return url
     try:
         parts = urlsplit(url)
@@ -133,15 +237,19 @@ def mask_url(url: str) -> str:
     except ValueError:
         return MASK if "@" in url else url
     host = parts.netloc.rpartition("@")[2]
-    query = _SECRET_PARAMETER.sub(rf"\1\2{MASK}", parts.query)
-    if host == parts.netloc and query == parts.query:
-        return url
-    return urlunsplit((parts.scheme, host, parts.path, query, parts.fragment))
+    bare = url if host == parts.netloc else urlunsplit((parts.scheme, host, *parts[2:]))
+    return mask_text(bare)
 
 
 def mask_data(text: str) -> str:
-    """Return data of a request with the values of secret-like parameters and of members of JSON objects masked."""
-    return _SECRET_MEMBER.sub(rf"\1{MASK}", _SECRET_PARAMETER.sub(rf"\1\2{MASK}", text))
+    """Return data of a request with its secrets masked; of very long data, its beginning and its end."""
+    # A secret has a sign between it and its name.
+    if not _SIGN.search(text):
+        return text
+    if len(text) > MAX_MASKED_CHARACTERS:
+        half = MAX_MASKED_CHARACTERS // 2
+        text = f"{text[:half]}{TRUNCATED}{text[-half:]}"
+    return mask_text(text, is_command=True)
 
 
 def host_in(url: str) -> str | None:

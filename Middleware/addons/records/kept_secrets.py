@@ -6,6 +6,7 @@ what an editor is for; its secrets are found all the same.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,26 +15,28 @@ from typing import NamedTuple
 
 from Middleware.exceptions import WilmerError
 from Middleware.utilities.config.excerpts import is_secret_name
-from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
+from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS, joined_spans, secret_spans, spans_after_names
 
 # Declared keys that only sound like secrets.
 _HARMLESS = frozenset({"conditionalKey", "promptTemplateEndToken", "encryptUsingApiKey"})
 # Objects of secrets: all values of an MCP server's environment and headers count, whatever their names.
 _MCP_FOLDER, _MCP_HOLDERS = "MCPServers/", frozenset({"env", "headers"})
 # Options of curl, without the dashes, whose value is a secret, and those whose value is a header.
-_SECRET_OPTIONS = frozenset({"u", "user", "U", "proxy-user", "oauth2-bearer", "pass", "b", "cookie", "proxy-pass"})
+_SECRET_OPTIONS = frozenset(
+    ("u", "user", "U", "proxy-user", "oauth2-bearer", "pass", "b", "cookie", "proxy-pass", "E", "cert")
+)
+# Keys whose value is a command, or its arguments.
+_COMMANDS = frozenset({"args", "arguments", "command"})
+
 
 # A string ends on its line even without a closing quotation mark; anything else ends at the next mark of JSON.
 _TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*(?:"|(?=\n)|\Z)|[{}\[\],:=]|[^\s{}\[\],:="][^\s{}\[\],"]*')
 _COLON = re.compile(r"\s*[:=]")
-# The user name and password of an address, and those of its parameters that are secrets.
-_USER_INFO = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^\s\"'/?#@]*(?:@[^\s\"'/?#@]*)*)@")
-_PARAMETER = re.compile(rf"(?i)[?&](?:{'|'.join(sorted(SECRET_KEYS))}|key)=([^&\s\"'#]+)")
 # A header written as one text, such as an argument of curl; ``Bearer`` and its like stay readable.
 _HEADER = re.compile(r"([A-Za-z][\w-]*)\s*:\s*(?:(?:Bearer|Basic|Token|Digest)\s+)?(\S.*)", re.DOTALL)
 _OPTION = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.+))?", re.DOTALL)
 # What is not a secret under any key: nothing, a word of JSON, variables alone, and references to where the key is.
-_PLAIN = re.compile(r"\s*|true|false|null|(?:\s*\$?\{[\w.]+\}\s*)+|\s*(?:env|file):.*")
+_PLAIN = re.compile(r"\s*|true|false|null|\s*(?:\$?\{[\w.]+\}\s*)+|\s*(?:env|file):.*")
 _KEPT = re.compile(r'"<kept secret (\d+)(?: of version (\d+))?>"|<kept secret (\d+)(?: of version (\d+))?>')
 
 
@@ -141,7 +144,18 @@ class _Holder:
 
 def find_secrets(text: str, display: str) -> list[Span]:
     """Return the secrets in the text of the configuration file ``display``, in order."""
-    return [*_secrets(text, display.startswith(_MCP_FOLDER))]
+    found = [*_secrets(text, display.startswith(_MCP_FOLDER))]
+    with contextlib.suppress(ValueError, RecursionError):
+        json.loads(text)
+        return found
+    # A mistake can make any mark the beginning of a string, so that values pass for names.
+    for start, end in spans_after_names(text):
+        near = [span for span in found if span.start <= end and start <= span.end]
+        if not any(span.start <= start and end <= span.end for span in near):
+            start, end = min(start, *(span.start for span in near), start), max(end, *(span.end for span in near), end)
+            whole = text[start - 1] == '"' == text[end : end + 1]
+            found = [span for span in found if span not in near] + [Span(start - whole, end + whole, whole)]
+    return sorted(found)
 
 
 def _secrets(text: str, of_mcp: bool) -> Iterator[Span]:
@@ -184,22 +198,20 @@ def _in_value(start: int, token: str, holder: _Holder) -> Iterator[Span]:
         if not _PLAIN.fullmatch(_word(token)):
             yield Span(start, start + len(token), True)
     else:
-        yield from _in_text(start, token)
+        yield from _in_text(start, token, holder.key in _COMMANDS)
 
 
-def _in_text(offset: int, token: str) -> Iterator[Span]:
+def _in_text(offset: int, token: str, is_command: bool = False) -> Iterator[Span]:
     """Yield the secrets inside a string: in addresses, headers and options."""
-    found = [match.span(1) for pattern in (_USER_INFO, _PARAMETER) for match in pattern.finditer(token)]
+    found = secret_spans(token, is_command)
     begin, end = (1 if token[:1] == '"' else 0), len(token) - (token[-1:] == '"' and len(token) > 1)
     for pattern in (_HEADER, _OPTION):
         match = pattern.fullmatch(token, begin, end)
         if match and match[2] and (_is_secret(match[1]) or (pattern is _OPTION and match[1] in _SECRET_OPTIONS)):
             found.append(match.span(2))
-    last = 0
-    for start, stop in sorted(found):
-        if start >= last and stop > start and not _PLAIN.fullmatch(token[start:stop]):
+    for start, stop in joined_spans(found):
+        if not _PLAIN.fullmatch(token[start:stop]):
             yield Span(offset + start, offset + stop, False)
-            last = stop
 
 
 def _follows_option(holder: _Holder) -> bool:

@@ -17,7 +17,7 @@ from Middleware.utilities.config.declarations import (
     number_from,
 )
 from Middleware.utilities.config.json_source import child
-from Middleware.utilities.sensitive_logging_utils import MASK, SECRET_KEYS, mask_url
+from Middleware.utilities.sensitive_logging_utils import MASK, SECRET_KEYS, mask_text, mask_url
 from Middleware.utilities.text_utils import nearest
 
 F = TypeVar("F")
@@ -325,7 +325,7 @@ def quoted(value: object, *keys: str) -> str:
     if any(key.lower() in SECRET_KEYS for key in keys):
         return MASK
     if isinstance(value, str):
-        return f"'{shortened(mask_url(value) if '://' in value else value)}'"
+        return f"'{shortened(mask_url(value) if '://' in value else mask_text(value))}'"
     if isinstance(value, dict):
         return "an object"
     return "a list" if isinstance(value, (list, tuple)) else shortened(json.dumps(value, default=str))

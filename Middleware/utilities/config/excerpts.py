@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
+from Middleware.exceptions import ConfigSyntaxError
 from Middleware.utilities.config.json_source import JsonSource
-from Middleware.utilities.sensitive_logging_utils import MASK, mask_url
+from Middleware.utilities.sensitive_logging_utils import MASK, secret_spans, spans_after_names
 
 # The longest part of a line to show: with the line number in front it must fit on a terminal of 120 columns.
 MAX_COLUMNS = 100
@@ -19,7 +20,7 @@ TAB_COLUMNS = 4
 # A report goes through its findings by file, so a few files at a time are enough.
 MAX_SOURCES = 16
 
-_SECRET_KEY = re.compile(r"(?i)(?:key|token|secret|passw(?:or)?d|pwd|auth|authorization|credentials?|cookie)\Z")
+_SECRET_KEY = re.compile(r"(?i)(?:key|token|secret|passw(?:or)?d|pwd|auth|authorization|credentials?|cookie)[^\w\"]*\Z")
 # Arguments of programs and headers are as often secrets as not, and nothing in their text says which.
 _SECRET_HOLDERS = frozenset({"args", "arguments", "env", "headers"})
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"?|\'(?:[^\'\\]|\\.)*\'?|[^\s,:{}\[\]"\']+')
@@ -57,7 +58,13 @@ def excerpt(
     text = source.line(line) if line is not None else None
     if line is None or not text or not text.strip():
         return []
-    shown, start, width = _shown(text.removesuffix("\r"), (column or 1) - 1, _is_secret_line(source, line))
+    text, position = text.removesuffix("\r"), (column or 1) - 1
+    hidden = [*_secrets(text, _is_secret_line(source, line))]
+    # The line may have the mistake that makes values pass for names.
+    after = spans_after_names(text)
+    if after and _has_mistake(source):
+        hidden = _with(hidden, after)
+    shown, start, width = _shown(text, position, hidden)
     gutter = " " * len(str(line))
     lines = [f"{paint(f'  {line} |', 'gutter')} {shown}"]
     if column is not None:
@@ -65,21 +72,40 @@ def excerpt(
     return lines
 
 
-def _shown(text: str, column: int, is_secret: bool) -> tuple[str, int, int]:
-    """Return a line as it is shown, and the position and the length of the mark below it, in columns."""
+def _has_mistake(source: JsonSource) -> bool:
+    try:
+        source.parse()
+    except ConfigSyntaxError:
+        return True
+    return False
+
+
+def _with(hidden: list[Span], spans: Sequence[tuple[int, int]]) -> list[Span]:
+    """Return the secrets of a line with those between ``spans`` that are not among them, in order."""
+    for start, stop in spans:
+        if not any(first <= start and stop <= last for first, last, _ in hidden):
+            hidden = [span for span in hidden if span[1] <= start or stop <= span[0]] + [(start, stop, MASK)]
+    return sorted(hidden)
+
+
+def _shown(text: str, column: int, hidden: Sequence[Span]) -> tuple[str, int, int]:
+    """Return a line as it is shown, and the position and the length of the mark below it, in columns.
+
+    ``hidden``: the secrets of the line, and what is shown instead.
+    """
     match = _MARKED.match(text, column)
     end = match.end() if match else column + 1
-    text, column, end = _masked(text, column, end, is_secret)
+    text, column, end = _masked(text, column, end, hidden)
     text, column, end = _cut(text, column, end)
     start = _columns(text[:column])
     shown = "".join(_printable(character) for character in text).rstrip()
     return shown, start, max(_columns(text[column:end]), 1)
 
 
-def _masked(text: str, column: int, end: int, is_secret: bool) -> tuple[str, int, int]:
+def _masked(text: str, column: int, end: int, hidden: Sequence[Span]) -> tuple[str, int, int]:
     """Return the line with its secrets replaced, and the moved ends of the mark."""
     pieces, position, moved = [], 0, [column, end]
-    for start, stop, instead in _secrets(text, is_secret):
+    for start, stop, instead in hidden:
         pieces += [text[position:start], instead]
         position = stop
         for index, place in enumerate((column, end)):
@@ -105,14 +131,12 @@ def _secrets(text: str, is_secret: bool) -> Iterator[Span]:
             closed = quote if len(written) > 1 and written.endswith(quote) else ""
             yield match.start(), match.end(), f"{quote}{MASK}{closed}"
         else:
-            yield from _addresses(match.start(), written)
+            yield from _in_text(match.start(), written)
 
 
-def _addresses(offset: int, written: str) -> Iterator[Span]:
-    for match in _URL.finditer(written):
-        masked = mask_url(match.group())
-        if masked != match.group():
-            yield offset + match.start(), offset + match.end(), masked
+def _in_text(offset: int, written: str) -> Iterator[Span]:
+    for start, end in secret_spans(written):
+        yield offset + start, offset + end, MASK
 
 
 def is_secret_name(name: str) -> bool:
