@@ -144,8 +144,10 @@ class ToolCallNumbers:
         new = len(self._calls)
         if call_id in self._by_id:
             known = self._by_id[call_id]
-            # Servers also give all calls one id, and each an index of its own.
-            is_other = name and index is not None and self._by_index.get(index) != known
+            # Servers also give all calls one id, and each an index or a name of its own.
+            is_other = name and (
+                self._calls[known].name not in ("", name) or (index is not None and self._by_index.get(index) != known)
+            )
             return new if is_other and self._calls[known].arguments.is_whole else known
         latest = min(self._latest, new)
         # A fragment that has nothing but an unknown index goes on with the latest call.

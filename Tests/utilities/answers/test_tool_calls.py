@@ -155,6 +155,11 @@ def in_one_form(*events: list[Any]) -> tuple[list[list[dict[str, Any]]], list[tu
         # One id for all calls.
         ([[whole("c1", 0), whole("c1", 1)]], [("c1", "f", "{}"), ("c1", "f", "{}")]),
         ([[whole("c1", 0)], [part("{", "g", 1, "c1")], [part("}", None, 1)]], [("c1", "f", "{}"), ("c1", "g", "{}")]),
+        (
+            [[part("{}", "f", None, "c1"), part("{", "g", None, "c1")], [part("}", None, None, "c1")]],
+            [("c1", "f", "{}"), ("c1", "g", "{}")],
+        ),
+        ([[whole("c1", 0)], [part("{}", "g", 0, "c1")]], [("c1", "f", "{}"), ("c1", "g", "{}")]),
         ([[part("{", "f", 0, "c1")], [part("}", "f", 1, "c1")]], [("c1", "f", "{}")]),
         ([[whole("c1", 0)], [part("", "f", 1, "c1")], [part("[]", None, 1)]], [("c1", "f", "{}"), ("c1", "f", "[]")]),
         # Empty arguments that stand for those that follow.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from Middleware.llmapis.handlers.base.backend_call import BackendMessage, Prompt
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler
 from Middleware.llmapis.keepsakes import BLOCKS, exchange_start, origin_of, signed
 from Middleware.models.messages import Answer, Chunk, ToolCall, Usage, token_count
+from Middleware.utilities.answers.tool_calls import arguments_text
 
 logger = logging.getLogger(__name__)
 
@@ -218,7 +218,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         call = self._calls.pop(_block_index(body), None)
         if call is None or call.has_arguments:
             return None
-        return _call_chunk({"index": call.index, "function": {"arguments": _json_object(call.start)}})
+        return _call_chunk({"index": call.index, "function": {"arguments": _arguments(call.start)}})
 
     def _signed(self, thought: Mapping[str, object]) -> Mapping[str, object]:
         """Return a block of thinking as a client of the Messages API gets it."""
@@ -254,7 +254,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         thoughts = [block for block in blocks if block.get("type") in THOUGHTS]
         self.kept.add(BLOCKS, thoughts)
         self.outcome.thoughts = [self._signed(thought) for thought in thoughts]
-        calls = [_call(block, _json_object(block.get("input"))) for block in blocks if block.get("type") == "tool_use"]
+        calls = [_call(block, _arguments(block.get("input"))) for block in blocks if block.get("type") == "tool_use"]
         return with_tool_calls(text, calls)
 
     # -- both ----------------------------------------------------------------------------------------------------
@@ -318,8 +318,8 @@ def _call(block: Mapping[str, Any], arguments: str) -> ToolCall:
     return cast(ToolCall, {**{key: value for key, value in block.items() if key not in _USE}, **call})
 
 
-def _json_object(value: object) -> str:
-    return json.dumps(_object(value), ensure_ascii=False)
+def _arguments(value: object) -> str:
+    return arguments_text(value).strip() or "{}"
 
 
 def _joined(blocks: list[Mapping[str, Any]], kind: str) -> str:

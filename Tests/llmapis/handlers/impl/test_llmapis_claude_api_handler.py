@@ -295,6 +295,10 @@ def test_index_counts_tool_blocks() -> None:
         (None, [], "{}"),
         ({"a": "ö"}, [], '{"a": "ö"}'),
         ({"a": 1}, ['{"b":2}'], '{"b":2}'),
+        # Servers that imitate the API give other values.
+        ('{"a": 1}', [], '{"a": 1}'),
+        (" ", [], "{}"),
+        ([1], [], "[1]"),
     ],
 )
 def test_arguments_of_a_streamed_call_are_always_json(given_input: Any, deltas: list[str], arguments: str) -> None:
