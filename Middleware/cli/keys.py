@@ -13,14 +13,13 @@ import hashlib
 import os
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from Middleware.api.edge.access_keys import (
     CONSOLE_FIELD,
     CONSOLE_WORDS,
     HASHED,
     KEY_FILE,
-    SHORT_KEY,
     USER_FIELD,
     AccessKeys,
     AccessKeysError,
@@ -36,8 +35,12 @@ from Middleware.cli.arguments import (
 )
 from Middleware.cli.program import NotDoneError, StartError, program_name, say
 from Middleware.exceptions import OperatorError, WilmerError
+from Middleware.services.memory.discussion_keys import encrypting
 from Middleware.utilities import config_utils
+from Middleware.utilities.command_lines import own_command
+from Middleware.utilities.encryption_utils import SHORT_KEY
 from Middleware.utilities.files.file_access import atomic_write
+from Middleware.utilities.text_utils import counted
 
 DESCRIPTION = """Creates the keys that --accepted-keys-file requires of clients, and lists them:
 
@@ -52,6 +55,7 @@ within a second. Exit status: 0 if it is done, 1 if it could not be done, 2 for 
 PREFIX = "wilmer-"
 RANDOM_BYTES = 32
 OWNER_ONLY = 0o600
+ALLOW_SHORT = "--allow-short-key"
 # So many characters of a new key are in the note behind its line, to tell which line belongs to it.
 NOTED_CHARACTERS = len(PREFIX) + 4
 
@@ -113,14 +117,30 @@ def read_key() -> str:
     return key
 
 
-def make_key(given: bool, user: str | None, path: str | None, console: str = "") -> None:
+def refuse_short_key(key: str, users: Iterable[str]) -> None:
+    """Raise UnusableKeyError for a new key that is short, and encrypts the data of one of the users."""
+    whose = encrypting(users) if len(key) < SHORT_KEY else []
+    if whose:
+        raise UnusableKeyError(
+            f"The new key has {counted(len(key), 'character')}. It encrypts the data of user '{whose[0]}', and anyone "
+            "who gets the disk can try millions of keys a second on the name of its folder: use "
+            f"{SHORT_KEY} random characters or more. This makes a good one: {own_command('keys', 'new')}. "
+            f"{ALLOW_SHORT} takes the short one all the same."
+        )
+
+
+def make_key(given: bool, user: str | None, path: str | None, console: str = "", allow_short: bool = True) -> None:
     """Make a key, or ask for it if it is ``given``, and print it with its line, or add the line to the list ``path``.
 
-    ``console``: what it may see in the run console, ``own`` or ``all``; "" if it does not open it.
+    Args:
+        console: what it may see in the run console, ``own`` or ``all``; "" if it does not open it.
+        allow_short: take a short key for users whose data it encrypts.
 
     Raises NotDoneError, UnusableKeyError.
     """
     key = read_key() if given else new_key()
+    if not allow_short:
+        refuse_short_key(key, [user] if user else config_utils.existing_users())
     today = datetime.date.today().isoformat()
     line = line_for(key, user, today if given else f"{key[:NOTED_CHARACTERS]}..., {today}", console)
     if path:
@@ -141,6 +161,7 @@ def main(words: Sequence[str]) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("action", choices=("add", "new", "list"), metavar="add|new|list")
     parser.add_argument("--hash", action="store_true", help="for a key that you have, instead of a new one")
+    add_short_key_flag(parser)
     describe_options(
         parser,
         {
@@ -159,6 +180,15 @@ def main(words: Sequence[str]) -> int:
     return _reported(parser, lambda: _run(options, user, path))
 
 
+def add_short_key_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag without which ``refuse_short_key`` is called."""
+    parser.add_argument(
+        ALLOW_SHORT,
+        action="store_true",
+        help=f"take a new key of less than {SHORT_KEY} characters, although it encrypts data and can be guessed",
+    )
+
+
 def _accept_console_words(parser: argparse.ArgumentParser) -> None:
     """Let ``--console`` take the words of a key. Those of the server are still understood, without effect."""
     for action in parser._actions:
@@ -175,7 +205,8 @@ def _run(options: argparse.Namespace, user: str | None, path: str) -> None:
         print_list(path)
     else:
         console = options.console if options.console in CONSOLE_WORDS else ""
-        make_key(options.hash, user, path if options.action == "add" else None, console)
+        list_path = path if options.action == "add" else None
+        make_key(options.hash, user, list_path, console, options.allow_short_key)
 
 
 def default_list() -> str:

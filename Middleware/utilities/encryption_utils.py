@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import secrets
+import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -32,6 +33,10 @@ logger = logging.getLogger(__name__)
 ITERATIONS = 100_000
 # A derivation takes some 50 ms, so keys are kept; clients may send any number of different ones.
 MOST_DERIVED_KEYS = 256
+# With more, clients that send ever new keys could take all processors from those that wait for an answer.
+DERIVED_AT_ONCE = 2
+SHORT_KEY = 16
+"""Keys with fewer characters than this could be guessed."""
 TOKEN_START = b"gAAAA"
 # Stored data depends on these salts too. The second one is for keys without a user name.
 _SALT = "WilmerAI-v1-"
@@ -217,20 +222,36 @@ def derive_encryption_key(api_key: str, user_name: str | None = None) -> bytes:
 
 
 class DerivedKeys:
-    """The derived keys used last; thread-safe. Neither API keys nor their plain hashes are kept."""
+    """The derived keys used last; thread-safe. Neither API keys nor their plain hashes are kept.
+
+    Each is derived once, however many requests come with it at the same time, and only a few are derived at once.
+    """
 
     def __init__(self, size: int = MOST_DERIVED_KEYS) -> None:
         self._secret = secrets.token_bytes(32)
         self._kept: BoundedCache[bytes, bytes] = BoundedCache(size)
+        self._turns = threading.BoundedSemaphore(DERIVED_AT_ONCE)
+        self._guard = threading.Lock()
+        self._derived: dict[bytes, threading.Lock] = {}
 
     def get(self, api_key: str, user_name: str | None) -> bytes:
         mark = hmac.digest(self._secret, f"{user_name or ''}\0{api_key}".encode(), "sha256")
         known = self._kept.get(mark)
-        if known is None:
-            # Without a lock, so that requests with other keys need not wait; a second derivation does no harm.
-            known = _derive(api_key, user_name)
-            self._kept.put(mark, known)
-        return known
+        if known is not None:
+            return known
+        with self._guard:
+            first = self._derived.setdefault(mark, threading.Lock())
+        try:
+            # Requests with one key wait for the first of them here, and take no turn from other keys.
+            with first, self._turns:
+                known = self._kept.get(mark)
+                if known is None:
+                    known = _derive(api_key, user_name)
+                    self._kept.put(mark, known)
+                return known
+        finally:
+            with self._guard:
+                self._derived.pop(mark, None)
 
 
 def _derive(api_key: str, user_name: str | None) -> bytes:

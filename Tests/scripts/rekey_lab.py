@@ -19,7 +19,7 @@ from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for,
 from Middleware.utilities.files.file_access import atomic_write
 from Tests.services.discussion_lab import DiscussionLab
 
-OLD, NEW, USER = "sk-old-geheim", "sk-new-geheim", "tester"
+OLD, NEW, USER = "sk-old-geheim-0123", "sk-new-geheim-0123", "tester"
 SECRET = "Quetzalcoatl"
 FILES = (
     "memories.json",

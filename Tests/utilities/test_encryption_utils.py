@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import logging
 import pickle
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -125,6 +127,46 @@ def test_what_is_derived_is_kept_and_the_api_key_is_not(monkeypatch: pytest.Monk
     assert len(derivations) == 4 + 3  # a, b, c, and b again; the other three are those of the cache of the process
     kept = [(mark, keys._kept.get(mark)) for mark in keys._kept.keys()]
     assert len(kept) == 2 and b"sk-geheim" not in pickle.dumps(kept) and hash_api_key("sk-geheim") not in str(kept)
+
+
+def test_each_key_is_derived_once_and_two_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many requests of however many clients come at once; one that fails keeps nobody waiting."""
+    known, running, most = [], [0], [0]
+    guard, go = threading.Lock(), threading.Event()
+
+    def derive(api_key: str, user: str | None) -> bytes:
+        with guard:
+            known.append(api_key)
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        assert go.wait(20)
+        with guard:
+            running[0] -= 1
+        if api_key == "bad" and known.count("bad") == 1:
+            raise MemoryError
+        return api_key.encode()
+
+    monkeypatch.setattr(encryption_utils, "_derive", derive)
+    keys = encryption_utils.DerivedKeys()
+    got: list[bytes] = []
+
+    def request(api_key: str) -> None:
+        with contextlib.suppress(MemoryError):
+            got.append(keys.get(api_key, "a"))
+
+    names = [f"key {number % 8}" for number in range(40)] + ["bad"] * 3
+    threads = [threading.Thread(target=request, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    # The first two are at work, and all others wait.
+    while len(known) < 2:
+        threading.Event().wait(0.001)
+    go.set()
+    for thread in threads:
+        thread.join(20)
+    assert most[0] == 2
+    assert {name: known.count(name) for name in set(known) - {"bad"}} == {f"key {number}": 1 for number in range(8)}
+    assert sorted(got) == sorted([name.encode() for name in names[:40]] + [b"bad"] * 2) and keys._derived == {}
 
 
 # -- several keys ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from Middleware.addons.check.directory_check import check_data_folders, check_discussion_modes, check_modes
+from Middleware.addons.check.directory_check import (
+    check_data_folders,
+    check_discussion_modes,
+    check_modes,
+    check_short_keys,
+)
 from Middleware.addons.check.endpoint_check import TURN_ON, named_as_strict, strict_template
 from Middleware.addons.check.findings import Finding, Selection, Summary, count_of, human_text, json_text
 from Middleware.addons.check.lookups import located
@@ -180,6 +185,7 @@ def _check(
     found = list(check_data_folders(result.users, logs or config_utils.get_default_logging_directory()))
     found += check_modes(result.paths, result.endpoints)
     found += check_discussion_modes(result.users)
+    found += check_short_keys(getattr(options, "accepted_keys_file", None), result.users)
     found += check_test_files(
         path for file, path in result.paths.items() if file.endswith(TEST_SUFFIX) and options.scope.holds(file)
     )

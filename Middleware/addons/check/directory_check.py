@@ -13,13 +13,17 @@ from dataclasses import dataclass
 
 from Middleware.addons.check.findings import Finding
 from Middleware.addons.check.lookups import ConfigFile, Lookups, located, path_of
+from Middleware.api.edge.access_keys import AccessKeysError, parse_keys
+from Middleware.cli.keys import default_list
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.services.memory.discussion_keys import encrypting, short_key_text
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import command
 from Middleware.utilities.config.check import Severity, quoted
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
+from Middleware.utilities.encryption_utils import SHORT_KEY
 from Middleware.utilities.text_utils import counted
 
 # Less room than the first is an error, as the next write may fail; less than the second is a warning.
@@ -200,6 +204,23 @@ def check_discussion_modes(users: Sequence[str]) -> Iterator[Finding]:
             yield DataDirectory("conversations", root).finding(
                 "note", _openness(root, wide), command(["chmod", "-R", "go=", root])
             )
+
+
+def check_short_keys(list_path: str | None, users: Sequence[str]) -> Iterator[Finding]:
+    """Return a warning for each short key in the list of accepted keys that encrypts the data of one of the users.
+
+    The length of a key whose line is a hash is not known. ``list_path``: None for the list that ``keys`` makes.
+    """
+    path = config_utils.clean_directory(list_path) or default_list()
+    whose = encrypting(users)
+    # A list that cannot be read is reported by the start that names it.
+    with contextlib.suppress(OSError, AccessKeysError):
+        with open(path, "rb") as file:
+            keys = parse_keys(file.read(), users, path) if whose else ()
+        for key in keys:
+            if key.short and (key.user is None or key.user in whose):
+                text = short_key_text(key.user or whose[0])
+                yield Finding("warning", path, "", key.line, text, f"{SHORT_KEY} random characters or more")
 
 
 def _openness(root: str, wide: Sequence[str]) -> str:

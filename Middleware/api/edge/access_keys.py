@@ -30,6 +30,7 @@ from wsgiref.types import WSGIEnvironment
 from Middleware.api.dialects import Dialect, dialect_of
 from Middleware.exceptions import OperatorError, WilmerError
 from Middleware.utilities.command_lines import command, own_command
+from Middleware.utilities.encryption_utils import SHORT_KEY
 from Middleware.utilities.files.file_access import file_signature, is_unsettled
 from Middleware.utilities.once import Once
 from Middleware.utilities.text_utils import did_you_mean
@@ -46,8 +47,6 @@ KEY_NAME_KEY = "wilmer.key_name"
 MAX_NAME = 40
 # The file's signature is compared at most once in this time, so that requests do not pay for it each.
 RECHECK_SECONDS = 1.0
-# Keys with fewer characters than this could be guessed.
-SHORT_KEY = 16
 # A larger file is certainly not a list of keys, and was named by mistake.
 MAX_FILE_BYTES = 1024 * 1024
 BEARER = "Bearer "

@@ -32,6 +32,7 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import own_command
 from Middleware.utilities.config.paths import own_public_directory
 from Middleware.utilities.discussions.stored_files import PRIVATE_FOLDER
+from Middleware.utilities.encryption_utils import SHORT_KEY
 from Middleware.utilities.files.file_access import retry_while_open
 
 DESCRIPTION = """Moves the stored conversations of one API key to another, or decrypts them.
@@ -66,6 +67,7 @@ def main(arguments: Sequence[str], program: str = "rekey_encrypted_files.py") ->
     try:
         change = _change(options, parser)
         _use_configuration(options)
+        _refuse_short_key(change, options, parser)
         elsewhere = stored_elsewhere()
         if place := elsewhere.chosen(options):
             return _run_elsewhere(elsewhere, place, change, options)
@@ -102,6 +104,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     add("--api-key", metavar="OLD", help=f"the present API key (better: {OLD_VARIABLE})")
     add("--new-api-key", metavar="NEW", help=f"the key from now on (better: {NEW_VARIABLE}); without one: decrypt")
     add("--yes", action="store_true", help="do not ask whether there is a backup")
+    keys.add_short_key_flag(parser)
     stored_elsewhere().add_flag(parser)
     add(
         "--accepted-keys-file",
@@ -138,6 +141,19 @@ def _change(options: Options, parser: argparse.ArgumentParser) -> KeyChange:
     if not new.isascii():
         parser.error("the new API key may only have ASCII characters: clients send others in different ways")
     return KeyChange(options.user.strip(), old, new or None)
+
+
+def _refuse_short_key(change: KeyChange, options: Options, parser: argparse.ArgumentParser) -> None:
+    """Ends the process with status 2 for a new key that can be guessed. A key that stays the same is never refused."""
+    new = change.new_key
+    if not new or len(new) >= SHORT_KEY or new == change.old_key:
+        return
+    if not options.allow_short_key:
+        try:
+            keys.refuse_short_key(new, [change.user])
+        except keys.UnusableKeyError as error:
+            parser.error(f"{error} Nothing was changed.")
+    print_error(f"WARNING: a key of less than {SHORT_KEY} characters can be guessed by anyone who gets the disk.")
 
 
 def _key(given: str | None, variable: str) -> str:
