@@ -139,8 +139,12 @@ def find_place(found: Sequence[int], hashes: Sequence[str], place: MessagePlace)
     confirmed = [index for index in found if _has_a_neighbour(index, hashes, place, len(found) == 1)]
     if len(confirmed) == 1:
         return confirmed[0]
+    elsewhere = _went_another_way(found[-1], hashes, place)
+    # The text is known to be a short one. Where its length is not known, it may be one that is not said twice.
+    if elsewhere and place.length:
+        return None
     likely = [index for index in found if _fits_but_for_one(place.before, _before(hashes, index))]
-    if likely and not _went_another_way(likely[-1], hashes, place):
+    if likely and not elsewhere:
         return known if known in likely else likely[0]
     # If other messages are deleted, a message moves towards the beginning, never away from it.
     unmoved = known is None or found[0] <= known

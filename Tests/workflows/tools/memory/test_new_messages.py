@@ -155,6 +155,22 @@ def test_a_message_is_known_by_what_stood_beside_it(then: list[str], at: int, no
 
 @table(
     ("now", "start"),
+    [
+        (["m3", "x", "m4", "y"], 0),  # after the same messages, but for a new one
+        ([*TEN[1:4], "x", "m4", "y"], 0),
+        ([*TEN[:4], "x", "m4", "y", "z"], 0),
+        ([*TEN[:4], "m4", "y"], 5),  # nothing new stands before it
+        ([*TEN[:4], "x", "m4"], 6),  # nothing follows yet that could tell
+        (["m3", "x", "m4", "m7"], 3),  # something is left of what followed
+    ],
+)
+def test_a_short_text_after_a_new_message_may_be_another_one(now: list[str], start: int) -> None:
+    """The conversation was taken up again before it, and the same short text was said once more."""
+    assert first_new(KnownMessages(now), ["m4"], len(now), {"m4": place_of(TEN, 4, 2)}) == start
+
+
+@table(
+    ("now", "start"),
     [(["x", "y", "z", "TEXT", "w"], 4), (["x", "TEXT"], 2), (["x", "y", "z"], 0), (["x", "TEXT", "y", "TEXT"], 0)],
 )  # it is said twice: nothing tells which one it is
 def test_a_long_text_is_known_whatever_was_done_around_it(now: list[str], start: int) -> None:
