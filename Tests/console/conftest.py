@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from Tests.console.scripted_server import ScriptedServer, World
+from Tests.console.scripted_server import TOKEN, ScriptedServer, World
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -33,7 +33,7 @@ PATIENCE = 60_000
 WIDE = {"width": 1400, "height": 900}
 PHONE = {"width": 390, "height": 800}
 # The script runs in the empty first page of a tab, too, which has no storage.
-SIGNED_IN = "if (location.host) localStorage.setItem('wilmer-console:/console/', 'token')"
+SIGNED_IN = f"if (location.host) localStorage.setItem('wilmer-console:/console/', '{TOKEN}')"
 
 
 @pytest.fixture(scope="session")

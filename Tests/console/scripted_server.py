@@ -9,6 +9,7 @@ No WilmerAI runs. The page is served as the real server serves it, policy includ
 from __future__ import annotations
 
 import argparse
+import hmac
 import json
 import secrets
 import threading
@@ -29,6 +30,9 @@ POLICY = (
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 INLINE = 2000
+# As the real server's: the second part is for the page, which checks with it that this server has begun the session.
+PROOF_KEY = bytes(range(32))
+TOKEN = f"token.{PROOF_KEY.hex()}"
 
 
 @dataclass(frozen=True)
@@ -236,6 +240,9 @@ class ScriptedServer(StubBackend):
         world = self.world
         query = {name: values[-1] for name, values in parse_qs(line).items()}
         body = request.json if request.body else {}
+        if path == "session/proof":
+            # Not a call of any view.
+            return _json({"proof": hmac.digest(PROOF_KEY, body["nonce"].encode(), "sha256").hex()})
         world.calls.append((request.method, f"{path}?{line}" if line else path))
         if body:
             world.bodies.append((request.method, path, body))
@@ -245,8 +252,8 @@ class ScriptedServer(StubBackend):
                     403,
                     "This key does not open the console. Its line in the list of accepted keys must say console=own.",
                 )
-            return _json({"token": "token", **self._who()})
-        if request.headers.get("authorization") != "Bearer token":
+            return _json({"token": TOKEN, **self._who()})
+        if request.headers.get("authorization") != f"Bearer {TOKEN}":
             return _error(401, "Sign in first.")
         if path == "events":
             return Reply(raw=self._events(int(query.get("after", len(world.events)))), keep_alive=False)

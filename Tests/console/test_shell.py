@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from Tests.console.conftest import PHONE
-from Tests.console.scripted_server import ScriptedServer, World
+from Tests.console.scripted_server import PROOF_KEY, ScriptedServer, World
 
 
 def test_landmarks(page: Page, console_url: str) -> None:
@@ -68,7 +68,7 @@ def test_a_session_that_has_ended_shows_sign_in(page: Page, console_url: str) ->
     page.goto(console_url)
     # Later calls are those of the next page.
     expect(page.get_by_role("status", name="Live updates")).to_contain_text("live")
-    page.evaluate("localStorage.setItem('wilmer-console:/console/', 'stale')")
+    page.evaluate(f"localStorage.setItem('wilmer-console:/console/', 'stale.{PROOF_KEY.hex()}')")
     page.get_by_role("link", name="Settings").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
     expect(page.get_by_role("alert")).to_contain_text("has ended")

@@ -28,6 +28,7 @@ class SignedIn(SessionFacts):
 
 def register(routes: Routes) -> None:
     routes.add("POST", "session", Role.ANONYMOUS, sign_in)
+    routes.add("POST", "session/proof", Role.ANONYMOUS, prove)
     routes.add("GET", "session", Role.OWN, show)
     routes.add("DELETE", "session", Role.OWN, sign_out)
     routes.add("GET", "sessions", Role.OPERATOR, listed)
@@ -45,6 +46,15 @@ def sign_in(call: Call) -> SignedIn:
         environ.get("REMOTE_ADDR", ""), code, key and key.strip(), _label(environ.get("HTTP_USER_AGENT", ""))
     )
     return {"token": token, **_facts(call, session)}
+
+
+def prove(call: Call) -> dict[str, str]:
+    """Show that this is the server that began a session, before the page sends the session's token."""
+    body = call.checked_body("id", "nonce")
+    name, nonce = body.get("id"), body.get("nonce")
+    if not isinstance(name, str) or not isinstance(nonce, str):
+        raise ConsoleError(400, "A proof needs 'id', the session's, and 'nonce', a text that was never sent before.")
+    return {"proof": call.application.sessions.proof(name, nonce)}
 
 
 def show(call: Call) -> SessionFacts:

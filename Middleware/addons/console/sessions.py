@@ -27,6 +27,7 @@ from Middleware.addons.records.model import MICROSECONDS
 from Middleware.api.edge.access_keys import BEARER, AccessKeys, Grant, api_key_in
 from Middleware.utilities.encryption_utils import hash_api_key
 from Middleware.utilities.once import BoundedCache, Once
+from Middleware.utilities.text_utils import encode_text
 
 if TYPE_CHECKING:
     import sqlite3
@@ -397,10 +398,14 @@ class KeySessions:
         # Imported here, as elsewhere: most servers never encrypt.
         from cryptography.fernet import Fernet
 
+        key = hmac.digest(self.secret(), b"wilmer console key session", "sha256")
+        return Fernet(base64.urlsafe_b64encode(key))
+
+    def secret(self) -> bytes:
+        """Return the secret of the console's folder, or what was read last if the disk fails."""
         with contextlib.suppress(OSError):
             self._known_secret = self._secret()
-        key = hmac.digest(self._known_secret, b"wilmer console key session", "sha256")
-        return Fernet(base64.urlsafe_b64encode(key))
+        return self._known_secret
 
 
 def _timed(session: Session, digest: bytes, known: _KeySession) -> Session:
@@ -470,12 +475,24 @@ class Sessions:
         """Return a new token with its session, for a code or a key. Raises ConsoleError."""
         self._refuse_after_failures(peer)
         try:
-            return self.keys.begin(key or "", label) if code is None else self._begin_operator(code, label)
+            begun = self.keys.begin(key or "", label) if code is None else self._begin_operator(code, label)
+            token, session = begun
+            return f"{token}.{self._proof_key(_id(_hash(token))).hex()}", session
         except ConsoleError as error:
             # A key that is good for something else was not guessed.
             if error.status == HTTPStatus.UNAUTHORIZED:
                 self._failed.add(peer)
             raise
+
+    def proof(self, name: str, nonce: str) -> str:
+        """Return what shows a page that this server has begun the session with this id, which may have ended.
+
+        Another program on the server's port does not know the secret. The page checks it with the key in its token.
+        """
+        return hmac.digest(self._proof_key(name), encode_text(nonce), "sha256").hex()
+
+    def _proof_key(self, name: str) -> bytes:
+        return hmac.digest(self.keys.secret(), b"wilmer console proof " + encode_text(name), "sha256")
 
     def _begin_operator(self, code: str, label: str) -> tuple[str, Session]:
         read = read_code(self._secret(), code, self._clock())
@@ -498,7 +515,10 @@ class Sessions:
         if key is None:
             raise _unauthorized("This call needs a token of the console: 'Authorization: Bearer TOKEN'.")
         if key.startswith(TOKEN_PREFIX):
-            session = self.keys.find(key) or self.operators.find(key)
+            # What follows the dot is for the page. Tokens of older versions have nothing there.
+            token, dot, proof_key = key.partition(".")
+            is_whole = not dot or proof_key == self._proof_key(_id(_hash(token))).hex()
+            session = (self.keys.find(token) or self.operators.find(token)) if is_whole else None
             if session is None:
                 raise _unauthorized("This session has ended. Sign in again.")
             return session

@@ -59,7 +59,7 @@ class Browser:
     """Calls the console as its page does; ``token`` is sent with each call once it is set."""
 
     def __init__(self, application: Any, host: str = HOST) -> None:
-        self._client = Client(application)
+        self.application = application
         self.host = host
         self.token = ""
         self.address = "127.0.0.1"
@@ -79,7 +79,7 @@ class Browser:
             sent.setdefault("Content-Type", "application/json")
         sent = {name: value for name, value in sent.items() if value != "-"}
         return Answer(
-            self._client.open(
+            Client(self.application).open(
                 path if path.startswith("/") else API + path,
                 method=method,
                 headers=sent,

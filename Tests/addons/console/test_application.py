@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import hmac
 import json
 import logging
@@ -445,6 +446,52 @@ def test_a_session_of_a_key_outlives_the_server(locked: Lab, tmp_path: Path) -> 
     assert operator.call("DELETE", f"sessions/{line['id']}").status == 200
     assert kept.get("session").status == 401
     assert OWN_KEY.encode() not in b"".join(path.read_bytes() for path in tmp_path.glob("index.db*"))
+
+
+def proof(browser: Browser, nonce: str) -> bool:
+    """Whether the server shows that it has begun the session of a browser, which checks it with a part of its token."""
+    opens, key = browser.token.split(".")
+    digest = hashlib.sha256(opens.encode()).hexdigest()[:16]
+    # The question opens nothing, and is sent without the token.
+    question = Browser(browser.application).call("POST", "session/proof", {"id": digest, "nonce": nonce})
+    return bool(question.json["proof"] == hmac.digest(bytes.fromhex(key), nonce.encode(), "sha256").hex())
+
+
+def test_the_server_shows_that_it_has_begun_a_session(locked: Lab, tmp_path: Path) -> None:
+    ended = locked.browser().sign_in_with(OWN_KEY)
+    assert ended.call("DELETE", "session").status == 200
+    browsers = [locked.operator(), locked.browser().sign_in_with(ALL_KEY), ended]
+    assert [proof(browser, nonce) for browser in browsers for nonce in ("0f", "", "\u00e9")] == [True] * 9
+    # After a restart, and from another process on the folder, but from no other folder.
+    again, other = (Lab(tmp_path / name, locked.console_app.keys) for name in ("", "other"))
+    other.console_app.sessions.keys._secret = lambda: b"x" * 32
+    for server, shown in ((again, True), (other, False)):
+        for browser in browsers:
+            browser.application = server.application
+            assert proof(browser, "0f") is shown
+    # A token of an older version has no such part, and still opens the session of a script.
+    script = locked.browser().sign_in_with(OWN_KEY)
+    script.token = script.token.partition(".")[0]
+    assert script.get("session").status == 200
+
+
+@table(
+    ("body", "status"),
+    [
+        ({}, 400),
+        ({"id": "a"}, 400),
+        ({"nonce": "a"}, 400),
+        ({"id": 1, "nonce": "a"}, 400),
+        ({"id": "a", "nonce": ["a"]}, 400),
+        ({"id": "a", "nonce": "b", "token": "c"}, 400),
+        ([], 400),
+        ({"id": "\ud800", "nonce": "\ud800"}, 200),
+        ({"id": "", "nonce": ""}, 200),
+        ({"id": "a", "nonce": "x" * console_module.SIGN_IN_BYTES}, 413),
+    ],
+)
+def test_questions_for_a_proof(lab: Lab, body: Any, status: int) -> None:
+    assert lab.browser().call("POST", "session/proof", body).status == status
 
 
 def sealed(key: bytes, content: bytes) -> str:

@@ -1,7 +1,14 @@
-/** Calls of the console's API. Every call carries the session's token; a session that has ended shows Sign in. */
+/**
+ * Calls of the console's API. Every call carries the session's token, which only a server gets that has just proved that
+ * it knows the session; a session that has ended shows Sign in.
+ */
 import { useCallback, useEffect, useState } from "./html.js";
 import { learnServerTime } from "./parts/clock.js";
+import { challenge } from "./proof.js";
 import { expireSession, token } from "./session.js";
+
+// How long a proof holds if no connection is lost meanwhile: the calls of one view share it.
+const PROOF_MS = 1000;
 
 /** A path or an address with its values encoded, as a template's tag. */
 export const url = (parts, ...values) => parts.reduce((all, part, n) => all + encodeURIComponent(values[n - 1]) + part);
@@ -29,22 +36,76 @@ export class ApiError extends Error {
  */
 export async function request(path, { method = "GET", body, signal, accept = "application/json" } = {}) {
   const headers = { Accept: accept };
-  const sent = token();
-  if (sent) headers.Authorization = `Bearer ${sent}`;
-  if (body !== undefined) headers["Content-Type"] = "application/json";
-  let response;
-  try {
-    response = await fetch(`api/${path}`, { method, headers, signal, cache: "no-store", credentials: "omit", body: JSON.stringify(body) });
-  } catch (error) {
-    if (signal?.aborted) throw error;
-    throw new ApiError(0, { message: "The server cannot be reached. Is WilmerAI still running?", where: path });
+  // A sign-in is sent to whatever answers.
+  const sent = path === "session" && method === "POST" ? null : token();
+  if (sent) {
+    await trust(sent);
+    signal?.throwIfAborted();
+    headers.Authorization = `Bearer ${sent}`;
   }
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const response = await send(path, { method, headers, signal, body: JSON.stringify(body) });
   learnServerTime(response.headers.get("Date"));
   if (response.ok) return response;
   const answer = await response.json().catch(() => null);
   // Another session than the one that the call was made with must not be ended by its answer.
   if (response.status === 401 && sent && sent === token()) expireSession();
   throw new ApiError(response.status, answer?.error ?? {}, answer);
+}
+
+async function send(path, how) {
+  try {
+    return await fetch(`api/${path}`, { cache: "no-store", credentials: "omit", ...how });
+  } catch (error) {
+    if (how.signal?.aborted) throw error;
+    distrust();
+    throw new ApiError(0, { message: "The server cannot be reached. Is WilmerAI still running?", where: path });
+  }
+}
+
+// The token whose session the server has proved to know, until when that holds, and the proof that is being asked for.
+let trusted = { token: "", until: 0 };
+let asked = { token: "", proof: null };
+
+/** A connection was lost, so that another program may answer now. */
+function distrust() {
+  trusted = { token: "", until: 0 };
+}
+
+/** Let the server prove that it has begun the session, unless it has just done that. Throws ApiError if it does not. */
+function trust(value) {
+  if (trusted.token === value && performance.now() < trusted.until) return undefined;
+  if (asked.token !== value) {
+    const proof = prove(value).finally(() => { asked = { token: "", proof: null }; });
+    asked = { token: value, proof };
+  }
+  return asked.proof;
+}
+
+async function prove(value) {
+  const one = challenge(value);
+  if (!one) {
+    if (value === token()) expireSession();
+    throw new ApiError(401, { message: "This session has ended. Sign in again." });
+  }
+  distrust();
+  // A redirect would lead to a server that nobody has named.
+  const response = await send("session/proof", { method: "POST", redirect: "error", body: JSON.stringify(one.question),
+    headers: { "Content-Type": "application/json" } });
+  if (!response.ok || !one.isProof(await response.json().catch(() => null))) {
+    throw new ApiError(0, { message: "What answers at this address does not know this session. Is another program running there?" });
+  }
+  trusted = { token: value, until: performance.now() + PROOF_MS };
+}
+
+/**
+ * Load a module of the page, which may do all that the page may. Throws ApiError, with status 404 for a missing file.
+ * @param {() => Promise<any>} importing @param {string} missing what to say without it
+ */
+export async function load(importing, missing) {
+  const value = token();
+  if (value) await trust(value);
+  return importing().catch(() => { throw new ApiError(404, { message: missing }); });
 }
 
 /** @returns {Promise<any>} the JSON of the answer; null if it has none */
@@ -69,11 +130,17 @@ export async function* stream(path, body, signal, onOpen) {
   try {
     for (;;) {
       const { done, value } = await reader.read();
-      if (done) return;
+      if (done) {
+        distrust();
+        return;
+      }
       const blocks = (rest + value).split(/\r?\n\r?\n/);
       rest = blocks.pop();
       yield* blocks.map(parseEvent).filter(Boolean);
     }
+  } catch (error) {
+    if (!signal.aborted) distrust();
+    throw error;
   } finally {
     reader.cancel().catch(() => {});
   }

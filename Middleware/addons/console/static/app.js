@@ -1,5 +1,5 @@
 /** The shell around every page: banner, navigation, the page of the address, Sign in where there is no session. */
-import { ApiError, api } from "./api.js";
+import { ApiError, api, load } from "./api.js";
 import { html, instead, render, useEffect, useState } from "./html.js";
 import { useLiveState } from "./live.js";
 import { Empty, Loading, Problem, Title } from "./parts/elements.js";
@@ -117,18 +117,22 @@ function ThemeButton() {
 
 function Page({ route, path, query, session, signOut }) {
   const [loaded, setLoaded] = useState({});
+  const [tries, setTries] = useState(0);
   const allowed = route && may(session, route.role);
   useEffect(() => {
     if (!allowed) return undefined;
     let left = false;
-    import(`./pages/${route.page}.js`).then((module) => ({ component: module.default }), () => ({ error: { message: "A part of this page could not be loaded.", where: route.path } }))
+    setLoaded({});
+    load(() => import(`./pages/${route.page}.js`), "A part of this page could not be loaded.")
+      .then((module) => ({ component: module.default }), (error) => ({ error }))
       .then((found) => left || setLoaded({ route, ...found }));
     return () => { left = true; };
-  }, [route]);
+  }, [route, tries]);
+  // A module that failed is not asked for again by the same import, so the whole page is.
+  const retry = ({ status }) => (status === 404 ? location.reload() : setTries(tries + 1));
   if (!allowed) return html`<${Missing} route=${route} />`;
   if (loaded.route !== route) return html`<${Loading} />`;
-  // A module that failed is not asked for again by the same import, so the whole page is.
-  if (loaded.error) return html`<${Problem} error=${loaded.error} retry=${() => location.reload()} />`;
+  if (loaded.error) return html`<${Problem} error=${loaded.error} retry=${() => retry(loaded.error)} />`;
   // Another run is another page: nothing of the one before may stand on it for a moment.
   return html`<${loaded.component} key=${`${route.path} ${path.join("/")}`} path=${path} query=${query} session=${session} signOut=${signOut} />`;
 }

@@ -1,4 +1,5 @@
 /** Texts to write and texts to compare, in CodeMirror. It is large, so it comes with the first page that shows one. */
+import { load } from "../api.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { Problem } from "./elements.js";
 
@@ -57,11 +58,11 @@ function useMade(make, what) {
   useEffect(() => {
     let left = false;
     let own = null;
-    import("./codemirror.js").then((tools) => {
+    load(() => import("./codemirror.js"), "The editor could not be loaded.").then((tools) => {
       if (left) return;
       own = make(tools, parent.current);
       setMade(own);
-    }, () => !left && setError(new Error("The editor could not be loaded.")));
+    }, (failure) => !left && setError(failure));
     return () => {
       left = true;
       own?.destroy();

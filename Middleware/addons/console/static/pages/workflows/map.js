@@ -1,4 +1,5 @@
 /** The map: boxes that dagre places, drawn as an SVG of our own, and the same as a table. */
+import { load } from "../../api.js";
 import { html, useEffect, useId, useMemo, useState } from "../../html.js";
 import { Problem, Table } from "../../parts/elements.js";
 import { configHash, link, workflowHash } from "./links.js";
@@ -29,8 +30,8 @@ function usePlaces(boxes, arrows) {
   const words = useMemo(() => JSON.stringify([boxes, arrows]), [boxes, arrows]);
   useEffect(() => {
     let left = false;
-    import("@dagrejs/dagre").then((dagre) => ({ placed: place(dagre.default ?? dagre, boxes, arrows) }),
-      () => ({ error: { message: "The map cannot be drawn, because a file of it is missing. The table has the same." } }))
+    load(() => import("@dagrejs/dagre"), "The map cannot be drawn, because a file of it is missing. The table has the same.")
+      .then((dagre) => ({ placed: place(dagre.default ?? dagre, boxes, arrows) }), (error) => ({ error }))
       .then((found) => left || setState(found));
     return () => { left = true; };
   }, [words]);

@@ -1,0 +1,148 @@
+"""A page that is left open sends its token to nothing but the server that has begun its session."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from Tests.console.scripted_server import TOKEN, ScriptedServer, World
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, status_reply
+
+# Of what is hashed: around the ends of the hash's blocks.
+LENGTHS = (0, 1, 3, 55, 56, 63, 64, 65, 119, 120, 1000)
+CHALLENGE = """async (lengths) => {
+    const { challenge } = await import(document.querySelector("script[src]").src.replace("app.js", "proof.js"));
+    window.made = lengths.map((length) => challenge(`${"x".repeat(length)}.${"0f".repeat(32)}`));
+    return window.made.map(({ question }) => question);
+}"""
+JSON = {"Content-Type": "application/json"}
+
+
+def test_a_proof_is_checked_without_a_library_of_the_browser(page: Page, console_url: str) -> None:
+    page.goto(console_url)
+    questions = page.evaluate(CHALLENGE, LENGTHS)
+    assert [question["id"] for question in questions] == [
+        hashlib.sha256(b"x" * length).hexdigest()[:16] for length in LENGTHS
+    ]
+    assert len({question["nonce"] for question in questions}) == len(LENGTHS)
+    proofs = [hmac.digest(b"\x0f" * 32, question["nonce"].encode(), "sha256").hex() for question in questions]
+    check = "(proofs) => window.made.map(({ isProof }, n) => isProof({ proof: proofs[n] }))"
+    assert page.evaluate(check, proofs) == [True] * len(LENGTHS)
+    assert page.evaluate(check, [*proofs[1:], proofs[0]]) == [False] * len(LENGTHS)
+
+
+class Impostor(StubBackend):
+    """Another program on the server's port, which answers a proof as ``answer`` does, and all else as an API might."""
+
+    def __init__(self, port: int, answer: Callable[[RecordedRequest], Reply]) -> None:
+        super().__init__(port=port)
+        self._answer = answer
+        self.seen: list[str] = []
+
+    def respond(self, request: RecordedRequest) -> Reply:
+        self.seen.append(f"{request.method} {request.path} {request.headers} {request.body!r}")
+        if request.path.endswith("/session/proof"):
+            return self._answer(request)
+        return json_reply({"runs": [], "total": 0, "role": "operator"})
+
+
+def echoed(request: RecordedRequest) -> Reply:
+    return json_reply({"proof": request.json["nonce"]})
+
+
+ANSWERS: dict[str, Callable[[RecordedRequest], Reply]] = {
+    "nothing": lambda request: status_reply(404),
+    "no JSON": lambda request: Reply(200, b"<html>", headers=JSON),
+    "no proof": lambda request: json_reply({}),
+    "null": lambda request: Reply(200, b"null", headers=JSON),
+    "the nonce": echoed,
+    "a proof with a key of its own": lambda request: json_reply(
+        {"proof": hmac.digest(b"own", request.json["nonce"].encode(), "sha256").hex()}
+    ),
+    "an older proof": lambda request: json_reply({"proof": "0" * 64}),
+    "somewhere else": lambda request: Reply(307, b"", headers={"Location": "/console/api/elsewhere"}),
+    "no session": lambda request: status_reply(401),
+}
+
+
+@pytest.fixture
+def world() -> World:
+    return World(5)
+
+
+@pytest.fixture
+def moved(world: World) -> Iterator[Callable[[], ScriptedServer]]:
+    """Return a server that can be begun again on the port of the first one."""
+    servers: list[ScriptedServer] = []
+
+    def begin() -> ScriptedServer:
+        world.ended = False
+        servers.append(ScriptedServer(world, servers[0].port if servers else 0))
+        return servers[-1].start()  # type: ignore[return-value]
+
+    yield begin
+    servers[-1].stop()
+
+
+def secrets_in(impostor: Impostor) -> list[str]:
+    """Return what another program was sent that it should not be: anything but questions for a proof."""
+    secrets = TOKEN.split(".")
+    return [line for line in impostor.seen if "/session/proof" not in line or any(one in line for one in secrets)]
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_another_program_on_the_port_gets_no_token(kind: str, page: Page, moved: Callable[[], ScriptedServer]) -> None:
+    server = moved()
+    page.goto(server.url)
+    live = page.get_by_role("status", name="Live updates")
+    expect(live).to_contain_text("live")
+    server.stop()
+    expect(live).to_contain_text("reconnecting")
+    with Impostor(server.port, ANSWERS[kind]) as impostor:
+        impostor.wait_requests(2)
+    assert secrets_in(impostor) == []
+    moved()
+    # By itself.
+    expect(live).to_contain_text("live")
+
+
+def test_nothing_that_a_reader_does_sends_the_token(page: Page, moved: Callable[[], ScriptedServer]) -> None:
+    server = moved()
+    page.goto(server.url)
+    expect(page.get_by_role("status", name="Live updates")).to_contain_text("live")
+    server.stop()
+    with Impostor(server.port, ANSWERS["no proof"]) as impostor:
+        # A view whose module was not loaded before the server ended.
+        page.get_by_role("link", name="Backends").click()
+        again = page.get_by_role("button", name="Try again")
+        again.click()
+        expect(page.get_by_role("alert").first).to_contain_text("does not know this session")
+        page.get_by_role("link", name="Runs", exact=True).click()
+        expect(page.get_by_role("alert").first).to_contain_text("does not know this session")
+    assert secrets_in(impostor) == [] != impostor.seen
+    moved()
+    again.click()
+    expect(page.get_by_role("table", name="Runs")).to_be_visible()
+    page.get_by_role("link", name="Backends").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Backends")
+
+
+def test_a_token_of_an_older_version_asks_to_sign_in(page: Page, console_url: str) -> None:
+    page.add_init_script("if (location.host) localStorage.setItem('wilmer-console:/console/', 'token')")
+    page.goto(console_url)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+    expect(page.get_by_role("alert")).to_contain_text("has ended")
+
+
+def test_the_calls_of_a_view_share_a_proof(page: Page, console_url: str) -> None:
+    proofs: list[str] = []
+    page.on("request", lambda request: proofs.append(request.url) if request.url.endswith("/proof") else None)
+    page.goto(console_url)
+    expect(page.get_by_role("status", name="Live updates")).to_contain_text("live")
+    expect(page.get_by_role("table", name="Runs")).to_be_visible()
+    assert 1 <= len(proofs) <= 3, json.dumps(proofs)
