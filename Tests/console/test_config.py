@@ -290,6 +290,31 @@ def test_a_text_that_lets_the_server_do_more_is_saved_only_when_asked(tab: Page,
     assert console.read(MCP) == text
 
 
+def test_a_text_that_comes_to_a_script_is_asked_about_and_a_title_is_not(tab: Page, console: Console) -> None:
+    child = '{"nodes": [{"type": "PythonModule", "module_path": "{agent1Input}"}]}'
+    console.write(CODING, child)
+    caller = """{
+  "nodes": [
+    {"type": "StaticResponse", "title": "Choose", "content": "/home/me/a.py"},
+    {"type": "CustomWorkflow", "workflowName": "Coding", "scoped_variables": ["{agent1Output}"]}
+  ]
+}"""
+    console.write(GENERAL, caller)
+    box = opened(tab, console, GENERAL)
+    replace(box, console, GENERAL, "Choose", "Which one")
+    save(tab)
+    saved(tab)
+    text = replace(box, console, GENERAL, "a.py", "b.py")
+    save(tab)
+    dialog = tab.get_by_role("dialog", name="This change lets the server do more")
+    line = dialog.get_by_role("listitem")
+    expect(line).to_contain_text("gives a workflow that acts on it the input {agent1Output}, where {agent1Output} is")
+    expect(line).to_contain_text("/home/me/b.py (line 4)")
+    dialog.get_by_role("button", name="Save anyway").click()
+    saved(tab)
+    assert console.read(GENERAL) == text
+
+
 def test_secrets_stay_on_the_server_and_survive(tab: Page, console: Console) -> None:
     console.write(
         ENDPOINT,

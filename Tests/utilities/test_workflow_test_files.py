@@ -1,10 +1,10 @@
-"""Files with tests lie among the workflows and are none: nobody can list, choose or run them."""
+"""Files with tests, and with settings, lie among the workflows and are none: they cannot be listed, chosen or run."""
 
 from __future__ import annotations
 
 import pytest
 
-from Middleware.exceptions import ConfigNotFoundError
+from Middleware.exceptions import ConfigNotFoundError, ConfigValueError
 from Middleware.utilities import config_utils
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Tests.llmapis.lab import Lab
@@ -62,3 +62,30 @@ def test_a_name_with_a_dot_is_still_a_workflow(lab):
     lab.write("Workflows/tester/version.testing", NODES)
 
     assert config_utils.load_workflow("version.testing").nodes == NODES["nodes"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "X-Compactor-Settings",
+        "_DiscussionId-MemoryFile-Workflow-Settings",
+        "Compactor-Settings",
+        "x-compactor-SETTINGS",
+    ],
+)
+def test_settings_are_not_run(lab, name):
+    for folder in ("tester", "_shared"):
+        lab.write(f"Workflows/{folder}/{name.replace('x-compactor-SETTINGS', 'x-Compactor-Settings')}", NODES)
+
+    assert config_utils.model_ids() == ["tester:fast", "tester:quick"]
+    assert config_utils.shared_selection(name) is None
+    for folder in (None, "_shared"):
+        with pytest.raises(ConfigValueError, match="holds settings"):
+            config_utils.load_workflow(name, folder)
+
+
+@pytest.mark.parametrize("name", ["Compactor-Settings-2", "Settings", "MemoryFile-Workflow-Settings.old"])
+def test_names_that_only_contain_theirs_are_those_of_workflows(lab, name):
+    lab.write(f"Workflows/tester/{name}", NODES)
+
+    assert config_utils.load_workflow(name).nodes == NODES["nodes"]

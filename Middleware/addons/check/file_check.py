@@ -44,6 +44,7 @@ from Middleware.utilities.config.keys.node import WORKFLOW_FILE_KEYS
 from Middleware.utilities.config.keys.user import CURRENT_USER_KEYS, ROUTING_KEYS, USER_KEYS
 from Middleware.utilities.config.keys.workflow_test import WORKFLOW_TEST_KEYS
 from Middleware.utilities.config.lookup import dangling_target
+from Middleware.utilities.config.workflows import COMPACTOR_SUFFIX, MEMORY_SUFFIX, SETTINGS_SUFFIXES, TEST_SUFFIX
 from Middleware.utilities.files.file_access import why_unreadable
 from Middleware.utilities.json_data import freeze
 from Middleware.utilities.text_utils import nearest
@@ -142,7 +143,7 @@ _ALL = (
     FileKind(
         "memory-settings",
         "memory settings",
-        "Workflows/**/*MemoryFile-Workflow-Settings.json",
+        f"Workflows/**/*{MEMORY_SUFFIX}",
         "Settings for writing memories; the user file names this file.",
         (*_REMARKS, *settings_keys(MemorySettings).values()),
         is_open=True,
@@ -150,7 +151,7 @@ _ALL = (
     FileKind(
         "compactor-settings",
         "compactor settings",
-        "Workflows/**/*Compactor-Settings.json",
+        f"Workflows/**/*{COMPACTOR_SUFFIX}",
         "Settings for compacting long conversations; the user file names this file.",
         (*_REMARKS, *settings_keys(CompactorSettings).values()),
         is_open=True,
@@ -158,7 +159,7 @@ _ALL = (
     FileKind(
         "workflow-test",
         "workflow test",
-        "Workflows/**/*.test.json",
+        f"Workflows/**/*{TEST_SUFFIX}",
         "Tests of the workflow next to it, which need no LLM.",
         (*_REMARKS, *WORKFLOW_TEST_KEYS),
     ),
@@ -261,7 +262,11 @@ def check_content(display: str, kind: FileKind, content: object) -> list[Finding
         wanted = "an object with 'nodes', or a list of nodes" if kind.name == "workflow" else "an object: { ... }"
         return [_finding("error", display, f"the file holds {quoted(content)}", wanted)]
     if kind.name in SETTINGS:
-        return [*check_settings_keys(SETTINGS[kind.name], content, display)]
+        found = [*check_settings_keys(SETTINGS[kind.name], content, display)]
+        if "nodes" in content and display.endswith(SETTINGS_SUFFIXES):
+            message = "a file whose name ends like this holds settings, and is not run as a workflow"
+            found.append(Finding("error", display, "nodes", None, message, "another name for a workflow"))
+        return found
     more = KIND_CHECKS.get(kind.name)
     return [*_keys(display, kind, content), *(more(display, content) if more else ())]
 

@@ -51,7 +51,9 @@ class ConfigKey:
         in_new: the value that the key gets in new files, where the default is for older ones; None: no particular one.
         is_open: an object takes keys beyond ``keys``.
         capability: what the value lets the server do, as the beginning of a sentence such as ``runs the script``; empty
-            if a change of the value lets it run or reach nothing else.
+            if a change of the value lets it run or reach nothing else. With ``guard``: what is allowed without it.
+        guard: how the key limits what the server does: a flag that is ``true`` or ``false``, or a list that allows only
+            its ``entries``; empty if it does not.
     """
 
     name: str
@@ -76,6 +78,7 @@ class ConfigKey:
     in_new: Any = field(default=None, kw_only=True)
     is_open: bool = field(default=True, kw_only=True)
     capability: str = field(default="", kw_only=True)
+    guard: str = field(default="", kw_only=True)
 
     def of(self, config: Mapping[str, object]) -> Any:
         """Return the value of the key in ``config``, of whatever type; the default if it is absent or null."""

@@ -38,6 +38,8 @@ _SHARED_FOLDER = USER["sharedWorkflowsSubDirectoryOverride"]
 
 TEST_SUFFIX = ".test.json"
 """The suffix of files that contain tests of the workflow next to them; they are not workflows."""
+SETTINGS_SUFFIXES = (MEMORY_SUFFIX, COMPACTOR_SUFFIX) = "MemoryFile-Workflow-Settings.json", "Compactor-Settings.json"
+"""The suffixes of files that contain settings of memories and of the compactor; they are not workflows either."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,12 @@ def workflow_in(data: object, name: str, folder: str, found: FoundFile) -> Loade
 
 
 def _read(name: str, folder: str, found: FoundFile) -> LoadedWorkflow:
+    # Its author, and the check, take such a file for one that runs nothing.
+    if found.display.endswith(SETTINGS_SUFFIXES):
+        raise ConfigValueError(
+            f"'{name}' is not run as a workflow, as a file whose name ends like this holds settings; rename a workflow",
+            file=found.display,
+        )
     nodes, variables = config_store().read_derived(
         found.path, found.display, "workflow", lambda data: _split(data, found.display)
     )
@@ -186,9 +194,9 @@ def shared_selection(name: object, user: str | None = None) -> tuple[str, str] |
     assert isinstance(name, str)
     folder = shared_workflow_folder(user)
     names, file = _shared_names(folder, user), f"{name}.json"
-    is_file = names.get(file) is False and not _is_test(file)
+    is_file = names.get(file) is False and not _is_no_workflow(file)
     # A folder next to a file of the same name may contain only what the file calls; then the file is the workflow.
-    if names.get(name) and not _is_test(name) and not (is_file and not _has_default(folder, name)):
+    if names.get(name) and not _is_no_workflow(name) and not (is_file and not _has_default(folder, name)):
         return DEFAULT_WORKFLOW, f"{folder}/{name}"
     return (name, folder) if is_file else None
 
@@ -205,7 +213,7 @@ def list_shared_workflows(user: str | None = None) -> list[str]:
     """
     listed, folder = set(), shared_workflow_folder(user)
     for name, is_folder in _shared_names(folder, user).items():
-        if name.startswith("_") or _is_test(name):
+        if name.startswith("_") or _is_no_workflow(name):
             continue
         if not is_folder:
             if name.endswith(".json") and is_flat_name(name[:-5]):
@@ -229,9 +237,9 @@ def _shared_names(folder: str, user: str | None) -> Mapping[str, bool]:
     return config_lookup().folder_names(get_root_config_directory(), ("Workflows", *parts))
 
 
-def _is_test(name: str) -> bool:
-    # A client must not run the tests of a workflow as a model.
-    return name.endswith(TEST_SUFFIX)
+def _is_no_workflow(name: str) -> bool:
+    # A client must not run the tests of a workflow, or settings, as a model.
+    return name.endswith((TEST_SUFFIX, *SETTINGS_SUFFIXES))
 
 
 def model_ids() -> list[str]:

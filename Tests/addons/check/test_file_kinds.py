@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.addons.check.file_check import KINDS, kind_of
+from Middleware.addons.check.file_check import KINDS, check_content, kind_of
 from Tests.tables import table
 
 ROOT = Path(__file__).resolve().parents[3] / "Public" / "Configs"
@@ -72,3 +72,15 @@ def test_the_kind_of_a_path(path: str, name: str | None) -> None:
 def test_every_shipped_file_is_of_a_kind() -> None:
     paths = [path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.json")]
     assert len(paths) > 100 and [path for path in paths if kind_of(path) is None] == []
+
+
+@pytest.mark.parametrize("name", ["_Compactor-Settings", "X-MemoryFile-Workflow-Settings"])
+def test_a_workflow_must_not_have_a_name_of_settings(name: str) -> None:
+    display = f"Workflows/demo/{name}.json"
+    kind = kind_of(display)
+    assert kind is not None
+    (found,) = check_content(display, kind, {"nodes": []})
+    assert (found.severity, found.json_path) == ("error", "nodes") and "not run as a workflow" in found.message
+    assert (
+        check_content(display, kind, {"nodez": 1}) == check_content("Workflows/demo/X.json", kind, {"nodes": []}) == []
+    )

@@ -1,33 +1,39 @@
-"""What a configuration file lets the server run or reach, and what a new text of it adds to that.
+"""What the configuration lets the server run or reach, and what a new text of a file adds to that.
 
-Keys say it in their declarations (``ConfigKey.capability``). A value stands together with the variables of its own file
-that it names, because a changed variable changes a command as well.
+Keys say it in their declarations (``ConfigKey.capability``). A value of a node counts together with all that flows into
+it, whatever the file is called and wherever that text is written, and with the other values of its node. A guard counts
+where it does not hold.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from Middleware.addons.check.file_check import FileKind
-from Middleware.addons.check.node_check import node_label
-from Middleware.addons.check.text_check import variables_in
+from Middleware.addons.check.flow import CATEGORY_VARIABLES
+from Middleware.addons.check.node_check import NodeView
+from Middleware.addons.console.editing.flows import (
+    ANSWER,
+    PASSED,
+    Contents,
+    Feed,
+    Flows,
+    WorkflowFlow,
+    as_text,
+    declared,
+    identity,
+)
 from Middleware.utilities.config.check import shortened
-from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.declarations import ConfigKey, as_flag
 from Middleware.utilities.config.json_source import child
-from Middleware.utilities.config.keys.node import NODE, WORKFLOW_FILE
-from Middleware.utilities.json_data import strings_in
 from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
-from Middleware.workflows.handlers.registry import node_types
 
 # A line of a dialog.
 MAX_SHOWN = 300
 REFERENCES = ("env:", "file:")
-DIRECTORIES, USER_VARIABLES = "allowedFileDirectories", "userWideWorkflowVariables"
-EVERYWHERE = "every directory"
-# Variables that name each other in a circle are followed so far.
-MAX_DEPTH = 8
+USER_VARIABLES = "userWideWorkflowVariables"
+EVERYTHING = {"allowedFileDirectories": "every directory", "allowedHosts": "any host"}
 
 
 @dataclass(frozen=True)
@@ -35,186 +41,167 @@ class Capability:
     """One thing that a file lets the server do.
 
     Attributes:
+        file: its name in messages.
         json_path: where the file says so.
         identity: equal for the same capability, wherever the file says it.
         sentence: such as ``node 2 'Look it up' runs the script /home/me/look.py``; without secrets.
+        action: equal for the same values of one node: a known value in other company is another action.
+        guard: what would keep the server from it, the file and its key; empty if nothing would.
+        holds: the guard does so, and this is nothing that the server may do.
+        usual: the guard does not hold unless the file says so.
+        everything: there is no list of what is allowed.
     """
 
+    file: str
     json_path: str
     identity: tuple[str, ...]
     sentence: str
-
-
-@dataclass(frozen=True)
-class Contents:
-    """A file's content, as it is and without its secrets. Both have the same shape."""
-
-    full: object
-    shown: object
-
-
-def capabilities_of(
-    kind: FileKind, contents: Contents, is_used: Callable[[str], bool] = lambda name: True
-) -> list[Capability]:
-    """Return what a file of this kind lets the server do.
-
-    ``is_used`` returns whether commands, paths or addresses in workflows name a user-wide variable.
-    """
-    if kind.name == "workflow":
-        return [*_of_workflow(contents)]
-    if kind.entries or not isinstance(contents.full, Mapping):
-        return []
-    return [
-        capability
-        for name, key in kind.key.items()
-        if key.capability
-        for capability in _of_key(key, _below(contents, name), child("", name), is_used)
-    ]
+    action: str = ""
+    guard: tuple[str, ...] = ()
+    holds: bool = False
+    usual: bool = False
+    everything: bool = False
 
 
 def gained(before: Sequence[Capability], after: Sequence[Capability]) -> list[Capability]:
     """Return what ``after`` has and ``before`` has not."""
     known = {capability.identity for capability in before}
-    # A list of directories takes something away where all were allowed.
-    all_allowed = (DIRECTORIES, "", _identity(EVERYWHERE)) in known
+    actions = {capability.action for capability in before if not capability.guard}
+    held = {capability.identity: capability.guard for capability in before if capability.holds}
+    lost = {guard for one, guard in held.items() if one not in {capability.identity for capability in after}}
+    # A list takes something away where everything was allowed.
+    everything = {(capability.guard, capability.action) for capability in before if capability.everything}
+    new = {capability.action for capability in after if capability.identity not in known and not capability.guard}
+
+    def is_new(one: Capability) -> bool:
+        if one.guard:
+            is_open = (one.guard, one.action) in everything or (one.usual and one.guard not in lost)
+            return not one.holds and not is_open and one.identity not in known
+        # Of known values in other company, all are named.
+        return one.action not in actions and (one.identity not in known or one.action not in new)
+
+    return [one for one in after if is_new(one)]
+
+
+def capabilities_of(file: str, kind: FileKind | None, contents: Contents, flows: Flows) -> list[Capability]:
+    """Return what a file lets the server do by itself; for workflows, see ``capabilities_in``."""
+    if not isinstance(contents.full, Mapping) or kind is None:
+        return []
+    if kind.name == "routing" and any(CATEGORY_VARIABLES.search(name) for name in flows.names):
+        return [_category(file, name, contents.below(name)) for name in contents.full]
+    if kind.entries:
+        return []
     return [
         capability
-        for capability in after
-        if capability.identity not in known and not (all_allowed and capability.identity[0] == DIRECTORIES)
+        for name, key in kind.key.items()
+        if key.capability
+        for capability in (
+            _guarded(file, key, contents.below(name), child("", name))
+            if key.guard
+            else _of_key(file, key, contents.below(name), child("", name), flows.names)
+        )
     ]
 
 
-def acting_names(content: object) -> set[str]:
-    """Return the variables in the commands, paths and addresses of a workflow."""
-    return {
-        name
-        for node in _nodes(content)
-        for key in _node_keys(node)
-        for _, text in strings_in(_entry(node, key.name))
-        for name in variables_in(text, NODE.flag(node, "jinja2"))
-    }
+def capabilities_in(flows: Flows) -> list[Capability]:
+    """Return what all workflows let the server do, in the order of files and nodes."""
+    return [capability for flow in flows.workflows.values() for capability in _of_workflow(flow, flows)]
 
 
 # -- files with keys of their own --------------------------------------------------------------------------------------
 
 
-def _of_key(key: ConfigKey, value: Contents, path: str, is_used: Callable[[str], bool]) -> Iterator[Capability]:
-    if key.name == DIRECTORIES:
-        yield from _directories(key, value, path)
-    elif key.name == USER_VARIABLES:
-        for name in _keys(value.full):
-            if is_used(name):
-                one = _below(value, name)
-                yield _capability(key, child(path, name), one, f"{{{name}}}: {_text(one.shown)}", name)
+def _of_key(file: str, key: ConfigKey, value: Contents, path: str, used: set[str]) -> Iterator[Capability]:
+    if key.name == USER_VARIABLES:
+        for name in value.full if isinstance(value.full, Mapping) else ():
+            if name in used:
+                one = value.below(name)
+                yield _capability(file, key, child(path, name), one, f"{{{name}}}: {as_text(one.shown)}", name)
     elif value.full in (None, "", [], {}):
         return
     elif key.name.lower() in SECRET_KEYS:
         # Another key lets the server do nothing else; where a key is read is another matter.
         if isinstance(value.full, str) and value.full.strip().startswith(REFERENCES):
-            yield _capability(key, path, value, value.full)
+            yield _capability(file, key, path, value, value.full)
     elif key.kind == "object":
-        yield _capability(key, path, value, ", ".join(_keys(value.full)))
+        yield _capability(file, key, path, value, ", ".join(value.full) if isinstance(value.full, Mapping) else "")
     else:
-        yield _capability(key, path, value, _text(value.shown))
+        yield _capability(file, key, path, value, as_text(value.shown))
 
 
-def _directories(key: ConfigKey, value: Contents, path: str) -> Iterator[Capability]:
-    if not isinstance(value.full, (list, tuple)):
-        yield _capability(key, path, Contents(EVERYWHERE, EVERYWHERE), EVERYWHERE)
-        return
-    for index in range(len(value.full)):
-        entry = _below(value, index)
-        yield _capability(key, child(path, index), entry, _text(entry.shown))
+def _capability(file: str, key: ConfigKey, path: str, value: Contents, shown: str, part: str = "") -> Capability:
+    names = (file, key.name, part, identity(value.full))
+    return Capability(file, path, names, f"{key.capability} {shortened(shown, MAX_SHOWN)}", identity(names))
 
 
-def _capability(key: ConfigKey, path: str, value: Contents, shown: str, part: str = "") -> Capability:
-    return Capability(path, (key.name, part, _identity(value.full)), f"{key.capability} {shortened(shown, MAX_SHOWN)}")
+def _category(file: str, name: str, entry: Contents) -> Capability:
+    key = ConfigKey("", "any", None, "", capability="changes what workflows run or reach, through the category")
+    return _capability(file, key, child("", name), entry, f"{name}: {as_text(entry.shown)}", name)
+
+
+def _guarded(
+    file: str, key: ConfigKey, value: Contents, path: str, label: str = "", action: str = "", feed: Feed | None = None
+) -> Iterator[Capability]:
+    """Yield what the guard allows, and the guard if it holds. ``feed``: what flows into a list of a node."""
+    guard, full = (file, key.name), value.full
+    flag = as_flag(key.default if full is None else full, key.true_texts)
+    forms, through = (feed.form, feed.through) if feed else ("", "")
+    entries = full if isinstance(full, (list, tuple)) else None
+    if flag == as_flag(key.guard) if key.kind == "bool" else entries is not None:
+        yield Capability(file, path, (*guard, "holds", identity([full, forms]), action), "", action, guard, holds=True)
+    elif key.kind == "bool":
+        usual = bool(key.default) != as_flag(key.guard)
+        yield Capability(file, path, (*guard, "", action), f"{label}{key.capability}", action, guard, usual=usual)
+    else:
+        sentence = f"{label}{key.capability.removesuffix(' the host')} {EVERYTHING[key.name]}"
+        everything = (*guard, "", action)
+        yield Capability(file, path, everything, sentence, action, guard, usual=bool(label), everything=True)
+    for index, entry in enumerate(entries or ()) if key.kind == "list" else ():
+        shown = shortened(as_text(value.below(index).shown) + through, MAX_SHOWN)
+        names = (*guard, "entry", identity([entry, feed.reached.forms if feed else ""]), action)
+        sentence = f"{label}{key.capability} {shown}"
+        yield Capability(file, child(path, index), names, sentence, action, guard, usual=bool(label))
 
 
 # -- workflows ---------------------------------------------------------------------------------------------------------
 
 
-def _of_workflow(contents: Contents) -> Iterator[Capability]:
-    is_list = isinstance(contents.full, (list, tuple))
-    nodes = contents if is_list else _below(contents, "nodes")
-    variables = Contents({}, {}) if is_list else contents
-    for index, node in enumerate(nodes.full if isinstance(nodes.full, (list, tuple)) else ()):
-        if not isinstance(node, Mapping):
-            continue
-        for key in _node_keys(node):
-            value = _below(_below(nodes, index), key.name)
-            if value.full in (None, "", [], {}):
-                continue
-            named = _named(value, variables, NODE.flag(node, "jinja2"))
-            through = "".join(f", where {{{name}}} is {_text(one.shown)}" for name, one in named.items())
-            shown = shortened(_text(value.shown) + through, MAX_SHOWN)
-            yield Capability(
-                child(child("nodes", index), key.name),
-                (
-                    key.capability,
-                    _identity(value.full),
-                    *(f"{name}={_identity(one.full)}" for name, one in sorted(named.items())),
-                ),
-                f"{node_label(index, node)} {key.capability} {shown}",
-            )
+def _of_workflow(flow: WorkflowFlow, flows: Flows) -> Iterator[Capability]:
+    by_node: dict[int, list[Feed]] = {}
+    for feed in flows.feeds[flow.loaded.display]:
+        by_node.setdefault(feed.index, []).append(feed)
+    for view in flow.views:
+        feeds = by_node.get(view.index, [])
+        yield from _of_node(flow, view, {feed.key.name: feed for feed in feeds if feed.key not in (PASSED, ANSWER)})
+        for feed in feeds:
+            if feed.key in (PASSED, ANSWER):
+                yield _of_feed(view, feed)
 
 
-def _node_keys(node: Mapping[str, object]) -> Iterator[ConfigKey]:
-    written = NODE.value(node, "type")
-    handler = node_types().get(written) if isinstance(written, str) else None
-    for key in handler.KEYS[str(written)] if handler is not None else ():
-        if key.capability:
-            yield key
+def _of_node(flow: WorkflowFlow, view: NodeView, own: Mapping[str, Feed]) -> Iterator[Capability]:
+    """Yield what a node does with its own values, in the order of its keys, and what its guards allow."""
+    file, keys = view.loaded.display, [key for key in declared(view) if key.capability]
+    acting = [key for key in keys if not key.guard and key.name in own]
+    # Of a node that only has guards, such as a condition, all values make the action.
+    others = {key.name: key.of(view.node) for key in declared(view) if not key.guard and (key in keys or not own)}
+    action = identity([file, view.runs_as, {**others, **{key.name: own[key.name].form for key in acting}}])
+    for key in acting:
+        yield _of_feed(view, own[key.name], action)
+    for key in keys:
+        if key.guard:
+            value, path = flow.value(view.index, key.name), child(view.path, key.name)
+            yield from _guarded(file, key, value, path, f"{view.label} ", action, own.get(key.name))
 
 
-def _nodes(content: object) -> Iterator[Mapping[str, object]]:
-    nodes = WORKFLOW_FILE.value(content, "nodes") if isinstance(content, Mapping) else content
-    for node in nodes if isinstance(nodes, (list, tuple)) else ():
-        if isinstance(node, Mapping):
-            yield node
-
-
-def _named(value: Contents, variables: Contents, jinja: bool) -> dict[str, Contents]:
-    """Return the variables of the file that a value names, and those that these name in turn."""
-    found: dict[str, Contents] = {}
-    waiting = [value]
-    for _ in range(MAX_DEPTH):
-        names = {
-            name for one in waiting for _, text in strings_in(one.full) for name in variables_in(text, jinja)
-        } - found.keys()
-        known = variables.full if isinstance(variables.full, Mapping) else {}
-        waiting = [_below(variables, name) for name in sorted(names) if name in known]
-        found.update((name, _below(variables, name)) for name in sorted(names) if name in known)
-        # Values of variables are filled in as plain texts, whatever the node says.
-        jinja = False
-    return found
-
-
-# -- values ------------------------------------------------------------------------------------------------------------
-
-
-def _below(contents: Contents, key: str | int) -> Contents:
-    return Contents(_entry(contents.full, key), _entry(contents.shown, key))
-
-
-def _entry(value: object, key: str | int) -> object:
-    if isinstance(value, Mapping):
-        return value.get(key)
-    if isinstance(value, (list, tuple)) and isinstance(key, int) and key < len(value):
-        entry: object = value[key]
-        return entry
-    return None
-
-
-def _keys(value: object) -> list[str]:
-    return [*map(str, value)] if isinstance(value, Mapping) else []
-
-
-def _identity(value: object) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, (list, tuple)) and all(isinstance(entry, (str, int, float)) for entry in value):
-        return " ".join(map(str, value))
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+def _of_feed(view: NodeView, feed: Feed, action: str = "") -> Capability:
+    file, key = view.loaded.display, feed.key
+    target = [view.node.get(name) for name in ("workflowName", "conditionalWorkflows", "workflowUserFolderOverride")]
+    names = (file, key.capability, feed.form, identity(target if key is PASSED else None))
+    shown = as_text(feed.value.shown) or ("what an LLM writes" if key is ANSWER else "''")
+    return Capability(
+        file,
+        child(view.path, *feed.path) if feed.path else view.path,
+        names,
+        f"{view.label} {key.capability} {shortened(shown + feed.through, MAX_SHOWN)}",
+        action or identity(names),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import hashlib
@@ -9,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from Middleware.addons.check.file_check import KINDS, kind_of
@@ -17,7 +19,8 @@ from Middleware.addons.check.tree import read_tree
 from Middleware.addons.console.calls import ConsoleError
 from Middleware.addons.console.command_process import CommandTooSlowError, run_command
 from Middleware.addons.console.editing.assist import assist
-from Middleware.addons.console.editing.capabilities import Capability, Contents, acting_names, capabilities_of, gained
+from Middleware.addons.console.editing.capabilities import Capability, capabilities_in, capabilities_of, gained
+from Middleware.addons.console.editing.flows import Contents, Flows, identity
 from Middleware.addons.console.editing.saved_files import save_file, versions
 from Middleware.addons.console.editing.unsaved import check_unsaved, kind_in
 from Middleware.addons.records.console_folder import ConsoleFolder
@@ -27,7 +30,6 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError
 from Middleware.utilities.config.json_source import JsonSource, decode
 from Middleware.utilities.config.paths import get_root_config_directory
-from Middleware.utilities.config.store import config_store
 from Middleware.utilities.files.file_access import path_lock, why_unreadable
 from Middleware.utilities.files.path_utils import split_name
 from Middleware.utilities.sensitive_logging_utils import MASK
@@ -40,6 +42,8 @@ SHORTEST_SECRET = 4
 # Comparing longer texts line by line takes seconds.
 MAX_COMPARED_LINES = 5000
 CHECK_SECONDS = 300.0
+# What flows into the keys of nodes stands in workflows and users; routings have the texts of categories.
+FOLLOWED = ("Workflows/", "Users/", "Routing/")
 
 JsonObject = dict[str, object]
 
@@ -160,7 +164,8 @@ class ConfigEditor:
             session: who saves, for the log.
         """
         display, full_path = _located(path)
-        with path_lock(full_path):
+        # What a save lets the server do depends on other files: none is saved between this question and its answer.
+        with path_lock(get_root_config_directory()), path_lock(full_path):
             file = self._file(path)
             if file.base != base:
                 raise ConsoleError(
@@ -189,10 +194,10 @@ class ConfigEditor:
             ) from error
 
     def _require_confirmation(self, file: OnDisk, contents: Contents, text: str, confirm: str) -> None:
-        new = gained(_capabilities(file.display, _contents_of(file)), _capabilities(file.display, contents))
+        new = gained(_capabilities(file, _contents_of(file)), _capabilities(file, contents))
         if not new:
             return
-        listed = hashlib.sha256(json.dumps([capability.identity for capability in new]).encode()).hexdigest()[:16]
+        listed = identity([(capability.identity, capability.action) for capability in new])[:16]
         if confirm == listed:
             return
         source = JsonSource(text)
@@ -203,11 +208,12 @@ class ConfigEditor:
             confirm=listed,
             powers=[
                 {
-                    "text": capability.sentence,
-                    "json_path": capability.json_path,
-                    "line": position.line if position else None,
+                    "text": f"{'' if is_own else f'{capability.file}: '}{capability.sentence}",
+                    "json_path": capability.json_path if is_own else "",
+                    "line": position.line if position and is_own else None,
                 }
                 for capability in new
+                for is_own in [capability.file == file.display]
                 for position in [source.position(capability.json_path)]
             ],
         )
@@ -322,33 +328,27 @@ def _contents_of(file: OnDisk) -> Contents:
         return Contents(None, None)
 
 
-def _capabilities(display: str, contents: Contents) -> list[Capability]:
+def _capabilities(file: OnDisk, contents: Contents) -> list[Capability]:
+    """Return what the configuration lets the server do with this content of a file."""
+    display = file.display
     kind = kind_in(display, contents.full)
-    return capabilities_of(kind, contents, _is_used_by_workflows()) if kind is not None else []
+    flows = Flows({**_all_files(), display: (contents.full, lambda: contents)} if display.startswith(FOLLOWED) else {})
+    return [*capabilities_of(display, kind, contents, flows), *capabilities_in(flows)]
 
 
-def _is_used_by_workflows() -> Callable[[str], bool]:
-    """Return whether a variable is in a command, path or address of any workflow; these are read at the first call."""
-    names: set[str] | None = None
-
-    def is_used(name: str) -> bool:
-        nonlocal names
-        if names is None:
-            names = {
-                used
-                for file in read_tree(get_root_config_directory()).of_kind("workflow")
-                for used in acting_names(_content(file.path, file.display))
-            }
-        return name in names
-
-    return is_used
+def _all_files() -> dict[str, tuple[object, Callable[[], Contents]]]:
+    """Return the files that decide what flows where, as they are at this moment on the disk."""
+    found: dict[str, tuple[object, Callable[[], Contents]]] = {}
+    for file in read_tree(get_root_config_directory()).files.values():
+        if file.display.startswith(FOLLOWED):
+            source = JsonSource.read(file.path)
+            with contextlib.suppress(ConfigurationError):
+                found[file.display] = (source.parse(), partial(_hidden, source, file.display))
+    return found
 
 
-def _content(path: str, display: str) -> object:
-    try:
-        return config_store().read_json(path, display=display)
-    except ConfigurationError:
-        return None
+def _hidden(source: JsonSource, display: str) -> Contents:
+    return Contents(source.parse(), JsonSource(masked(source.text, display).text).parse())
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------

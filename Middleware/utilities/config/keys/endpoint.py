@@ -271,6 +271,8 @@ SAMPLERS_AND_FAILOVER: tuple[ConfigKey, ...] = (
         "bool",
         False,
         "Allows this endpoint to be a backup although it is not in the local network.",
+        capability="takes over calls of others although it is not in the local network",
+        guard="false",
     ),
     ConfigKey(
         "clampPromptToContextWindow",

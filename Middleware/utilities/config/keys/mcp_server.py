@@ -15,6 +15,7 @@ MCP_SERVER_KEYS: tuple[ConfigKey, ...] = (
         "How to reach the server: as a separate program, or over HTTP.",
         choices=TRANSPORTS,
         required=True,
+        capability="is reached by",
     ),
     ConfigKey(
         "command",
@@ -55,7 +56,12 @@ MCP_SERVER_KEYS: tuple[ConfigKey, ...] = (
         capability="sends requests to",
     ),
     ConfigKey(
-        "headers", "object", FrozenDict(), "With sse and streamable_http: headers of every request.", entries="str"
+        "headers",
+        "object",
+        FrozenDict(),
+        "With sse and streamable_http: headers of every request.",
+        entries="str",
+        capability="sends the headers",
     ),
 )
 MCP_SERVER = KeyTable(MCP_SERVER_KEYS)

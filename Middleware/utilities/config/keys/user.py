@@ -134,6 +134,7 @@ FOLDERS: tuple[ConfigKey, ...] = (
         entries="str",
         names="directory",
         capability="lets nodes read and write files in",
+        guard="entries",
     ),
 )
 
@@ -342,8 +343,17 @@ LAUNCH: tuple[ConfigKey, ...] = (
         "bool",
         False,
         "Encrypts the stored data of conversations with the API key that the client sends.",
+        capability="stores conversations without encryption",
+        guard="true",
     ),
-    ConfigKey("redactLogOutput", "bool", False, "Keeps the texts of conversations out of the log."),
+    ConfigKey(
+        "redactLogOutput",
+        "bool",
+        False,
+        "Keeps the texts of conversations out of the log.",
+        capability="writes texts of conversations to the log",
+        guard="true",
+    ),
     ConfigKey("verboseLogging", "bool", None, "Accepted without effect.", inert=True),
 )
 

@@ -46,11 +46,26 @@ BLOCK_PRIVATE_ADDRESSES = ConfigKey(
     "bool",
     False,
     "Refuse hosts that are or resolve to an address that is not globally routable.",
+    capability="may send requests to private addresses",
+    guard="true",
 )
 ENCODE_URL_VALUES = ConfigKey(
-    "encodeUrlValues", "bool", True, "Percent-encode what variables insert into the path and the parameters of a URL."
+    "encodeUrlValues",
+    "bool",
+    True,
+    "Percent-encode what variables insert into the path and the parameters of a URL.",
+    capability="inserts variables into URLs as they are",
+    guard="true",
 )
-ALLOWED_HOSTS = ConfigKey("allowedHosts", "list", None, "The only hosts that may be contacted, without port.", "full")
+ALLOWED_HOSTS = ConfigKey(
+    "allowedHosts",
+    "list",
+    None,
+    "The only hosts that may be contacted, without port.",
+    "full",
+    capability="may send requests to the host",
+    guard="entries",
+)
 
 
 def seconds(context: ExecutionContext, key: ConfigKey) -> float:

@@ -16,6 +16,8 @@ VALUE_SAFE = ConfigKey(
     False,
     "Each variable is one operand, or a piece of a quoted one, whatever quotes, words or operators its text has.",
     in_new=True,
+    capability="lets texts change the comparisons of a condition, or the operators of a calculation",
+    guard="true",
 )
 
 

@@ -50,9 +50,16 @@ BLOCK_OPTION_INJECTION = ConfigKey(
     False,
     "Refuse an item that starts with - or @ only because of a variable, and every option that a variable brings.",
     in_new=True,
+    capability="lets variables be options of curl",
+    guard="true",
 )
 ALLOW_SCHEME_INJECTION = ConfigKey(
-    "allowSchemeInjection", "bool", False, "Let variables provide URL schemes other than http and https."
+    "allowSchemeInjection",
+    "bool",
+    False,
+    "Let variables provide URL schemes other than http and https.",
+    capability="lets variables choose the scheme of a URL",
+    guard="false",
 )
 
 

@@ -28,7 +28,12 @@ SERVER = ConfigKey(
 )
 TOOL = ConfigKey("tool", "str", None, "Name of the tool.", "full", required=True, capability="calls the MCP tool")
 ARGUMENTS = ConfigKey(
-    "arguments", "object", {}, "Arguments of the tool; variables work in strings at any depth.", "full"
+    "arguments",
+    "object",
+    {},
+    "Arguments of the tool; variables work in strings at any depth.",
+    "full",
+    capability="gives the MCP tool the arguments",
 )
 TIMEOUT = ConfigKey(
     "timeout",

@@ -267,7 +267,9 @@ class WriteCurrentSummaryHandler(BaseHandler):
     acts = "writes"
 
     KEYS = {
-        "WriteCurrentSummaryToFileAndReturnIt": (ConfigKey("input", "str", None, "The text.", "full", required=True),)
+        "WriteCurrentSummaryToFileAndReturnIt": (
+            ConfigKey("input", "str", None, "The text.", "full", required=True, capability="stores as the summary"),
+        )
     }
 
     def handle(self, context: ExecutionContext) -> object:

@@ -212,7 +212,14 @@ class ConversationChunkProcessorHandler(CustomWorkflowHandler):
 
     KEYS = {
         "ConversationChunkProcessor": (
-            ConfigKey("id", "str", None, "Name of the progress, of letters, digits, '_', '.' and '-'.", required=True),
+            ConfigKey(
+                "id",
+                "str",
+                None,
+                "Name of the progress, of letters, digits, '_', '.' and '-'.",
+                required=True,
+                capability="names its files by",
+            ),
             ConfigKey(
                 "workflowName", "str", None, "The workflow to run for each block.", required=True, names="workflow"
             ),

@@ -47,8 +47,22 @@ class PythonModuleHandler(BaseHandler):
                 names="script",
                 capability="runs the script",
             ),
-            ConfigKey("args", "list", (), "Positional arguments of Invoke, each as a string.", "full"),
-            ConfigKey("kwargs", "object", {}, "Named arguments of Invoke, each value as a string.", "full"),
+            ConfigKey(
+                "args",
+                "list",
+                (),
+                "Positional arguments of Invoke, each as a string.",
+                "full",
+                capability="gives its script the arguments",
+            ),
+            ConfigKey(
+                "kwargs",
+                "object",
+                {},
+                "Named arguments of Invoke, each value as a string.",
+                "full",
+                capability="gives its script the named arguments",
+            ),
         )
     }
 
@@ -196,7 +210,9 @@ class ConversationKeywordSearchHandler(MemoryKeywordSearchHandler):
         return (NODE.value(node, "searchTarget") or "CurrentConversation") == "CurrentConversation"
 
 
-PROMPT_TO_SEARCH = ConfigKey("promptToSearch", "str", None, "What to search for.", "full", required=True)
+PROMPT_TO_SEARCH = ConfigKey(
+    "promptToSearch", "str", None, "What to search for.", "full", required=True, capability="asks its service for"
+)
 PERCENTILE = ConfigKey(
     "percentile", "number", 0.5, "How relevant an article must be, from 0 to 1.", "early", least=0, most=1
 )

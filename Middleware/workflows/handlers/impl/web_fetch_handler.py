@@ -32,9 +32,16 @@ OUTPUT_FORMATS = ("text", "json", "full", "html-stripped")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 URL = ConfigKey("url", "str", None, "The URL to request.", "full", required=True, capability="sends requests to")
-METHOD = ConfigKey("method", "str", "GET", "HTTP method.")
-HEADERS = ConfigKey("headers", "object", None, "Headers of the request; variables work in the values.", "full")
-BODY = ConfigKey("body", "str", None, "Body of the request, sent as it is.", "full")
+METHOD = ConfigKey("method", "str", "GET", "HTTP method.", capability="uses the method")
+HEADERS = ConfigKey(
+    "headers",
+    "object",
+    None,
+    "Headers of the request; variables work in the values.",
+    "full",
+    capability="sends the headers",
+)
+BODY = ConfigKey("body", "str", None, "Body of the request, sent as it is.", "full", capability="sends the body")
 TIMEOUT = ConfigKey("timeout", "number", 30, "How many seconds connecting and each wait for data may take.", "early")
 OUTPUT_FORMAT = ConfigKey(
     "outputFormat",
@@ -43,9 +50,26 @@ OUTPUT_FORMAT = ConfigKey(
     "How much of the answer becomes the output, and in which form.",
     choices=OUTPUT_FORMATS,
 )
-VERIFY = ConfigKey("verify", "bool", True, "Check the server's certificate.")
-CA_BUNDLE = ConfigKey("caBundle", "str", None, "PEM file of the certificates to trust.", "full", names="file")
-ALLOW_REDIRECTS = ConfigKey("allowRedirects", "bool", True, "Follow redirects.")
+VERIFY = ConfigKey(
+    "verify",
+    "bool",
+    True,
+    "Check the server's certificate.",
+    capability="does not check the server's certificate",
+    guard="true",
+)
+CA_BUNDLE = ConfigKey(
+    "caBundle",
+    "str",
+    None,
+    "PEM file of the certificates to trust.",
+    "full",
+    names="file",
+    capability="trusts the certificates in",
+)
+ALLOW_REDIRECTS = ConfigKey(
+    "allowRedirects", "bool", True, "Follow redirects.", capability="follows redirects", guard="false"
+)
 
 
 class WebFetchHandler(BaseHandler):

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from Middleware.addons.check.file_check import KINDS
-from Middleware.addons.console.editing.capabilities import Contents, capabilities_of, gained
+from Middleware.addons.console.editing.capabilities import Capability, capabilities_in, capabilities_of, gained
+from Middleware.addons.console.editing.flows import Contents, Flows
 from Middleware.addons.records.kept_secrets import masked
 from Middleware.workflows.handlers.registry import node_types
 
@@ -24,13 +25,18 @@ def contents(kind: str, data: Any) -> Contents:
     return Contents(data, json.loads(masked(json.dumps(data), DISPLAYS[kind]).text))
 
 
+def capabilities(kind: str, data: Any) -> list[Capability]:
+    file, content = DISPLAYS[kind], contents(kind, data)
+    # A workflow that uses the user-wide variable of the user below.
+    user = flow({"type": "WebFetch", "url": "{base}"})
+    flows = Flows(
+        {"Workflows/a/User.json": (user, lambda: Contents(user, user)), file: (content.full, lambda: content)}
+    )
+    return [*capabilities_of(file, KINDS[kind], content, flows), *capabilities_in(flows)]
+
+
 def new_capabilities(kind: str, before: Any, after: Any) -> list[str]:
-    return [
-        capability.sentence
-        for capability in gained(
-            capabilities_of(KINDS[kind], contents(kind, before)), capabilities_of(KINDS[kind], contents(kind, after))
-        )
-    ]
+    return [capability.sentence for capability in gained(capabilities(kind, before), capabilities(kind, after))]
 
 
 def flow(*nodes: dict[str, Any], **variables: Any) -> dict[str, Any]:
@@ -44,6 +50,12 @@ PROMPT = {"type": "Standard", "endpointName": "Main", "prompt": "Hi"}
 GAINED = [
     ("workflow", flow(PROMPT), flow(PROMPT, SCRIPT), ["node 2 'Run' runs the script /home/me/a.py"]),
     ("workflow", flow(SCRIPT), flow({**SCRIPT, "module_path": "b.py"}), ["node 1 'Run' runs the script b.py"]),
+    (
+        "workflow",
+        flow(SCRIPT),
+        flow({**SCRIPT, "title": "Other", "args": ["x"]}, SCRIPT),
+        ["node 1 'Other' gives its script the arguments x"],
+    ),
     ("workflow", [PROMPT], [SCRIPT], ["node 1 'Run' runs the script /home/me/a.py"]),
     (
         "workflow",
@@ -139,7 +151,7 @@ GAINED = [
 ]
 
 NOTHING = [
-    ("workflow", flow(SCRIPT), flow({**SCRIPT, "title": "Other", "args": ["x"]}, SCRIPT)),
+    ("workflow", flow(SCRIPT), flow({**SCRIPT, "title": "Other"}, SCRIPT)),
     ("workflow", flow(SCRIPT, PROMPT), flow(PROMPT, SCRIPT)),
     ("workflow", flow(SCRIPT), flow(PROMPT)),
     ("workflow", flow(CURL, base="a", unused="b"), flow(CURL, base="a", unused="c")),
@@ -162,10 +174,8 @@ def test_other_changes_gain_nothing(kind: str, before: Any, after: Any) -> None:
 
 
 def test_each_type_that_reaches_outside_says_what_it_runs_or_reaches() -> None:
-    silent = {
+    assert [
         name
         for name, handler in node_types().items()
         if handler.reaches_outside and not any(key.capability for key in handler.KEYS[name])
-    }
-    # Their servers are those of the user's file, whose keys say so.
-    assert silent <= {name for name in silent if name.startswith("Offline")}
+    ] == []

@@ -95,9 +95,30 @@ class SaveCustomFileHandler(BaseHandler):
                 names="file",
                 capability="writes the file",
             ),
-            ConfigKey("content", "str", None, "The text; required for all modes except remove and trim.", "full"),
-            ConfigKey("mode", "str", "overwrite", "What to do with the file.", choices=CUSTOM_FILE_MODES),
-            ConfigKey("find", "str", None, "What replace and remove search for, literally.", "full"),
+            ConfigKey(
+                "content",
+                "str",
+                None,
+                "The text; required for all modes except remove and trim.",
+                "full",
+                capability="writes into its file",
+            ),
+            ConfigKey(
+                "mode",
+                "str",
+                "overwrite",
+                "What to do with the file.",
+                choices=CUSTOM_FILE_MODES,
+                capability="changes its file in the mode",
+            ),
+            ConfigKey(
+                "find",
+                "str",
+                None,
+                "What replace and remove search for, literally.",
+                "full",
+                capability="changes in its file",
+            ),
         )
     }
 

@@ -1,0 +1,356 @@
+"""Which texts of the configuration reach the keys of nodes that act: that run, send, read or write something.
+
+A text flows through variables of its file and of users, Jinja2, the outputs of nodes, the inputs of workflows that
+nodes run, and the answers of these. What an LLM writes is not followed: a node that acts on it names its output.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from Middleware.addons.check.flow import messages_first, passed
+from Middleware.addons.check.memory_check import HELPERS
+from Middleware.addons.check.node_check import NodeView, child_folder, child_names, views_of
+from Middleware.addons.check.text_check import variables_in
+from Middleware.exceptions import ConfigurationError
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.keys.node import NODE
+from Middleware.utilities.config.keys.user import USER
+from Middleware.utilities.config.store import FoundFile
+from Middleware.utilities.config.workflows import LoadedWorkflow, workflow_in
+from Middleware.utilities.json_data import strings_in
+from Middleware.workflows.handlers.registry import node_types
+from Middleware.workflows.processors.workflows_processor import find_responder
+
+OUTPUT, INPUT = (re.compile(rf"agent([1-9][0-9]{{0,5}}){kind}") for kind in ("Output", "Input"))
+# For texts whose braces do not fit, of which the user may let a part be filled in.
+_NAMES = re.compile(r"[^\W\d]\w*")
+_HELPED = {node: key for key, nodes in HELPERS.items() for node in nodes}
+PASSED, ANSWER = (
+    ConfigKey("scoped_variables", "list", None, "", capability="gives a workflow that acts on it the input"),
+    ConfigKey("", "any", None, "", capability="answers another workflow, which acts on it, with"),
+)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A file's content, as it is and without its secrets. Both have the same shape."""
+
+    full: object
+    shown: object
+
+    def below(self, *keys: str | int) -> Contents:
+        """Return what the keys lead to; None where they lead to nothing."""
+        full, shown = self.full, self.shown
+        for key in keys:
+            full, shown = _entry(full, key), _entry(shown, key)
+        return Contents(full, shown)
+
+
+@dataclass
+class Reached:
+    """What flows into a text.
+
+    Attributes:
+        forms: by name what stands for a variable: equal if the same flows in.
+        shown: by name the text that a variable of the file or a node gives.
+        inputs: the numbers of the workflow's inputs.
+        answers: the files of workflows whose answer it is.
+        names: all other variables, among them those of users.
+    """
+
+    forms: dict[str, str] = field(default_factory=dict)
+    shown: dict[str, str] = field(default_factory=dict)
+    inputs: set[int] = field(default_factory=set)
+    answers: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+
+    def add(self, other: Reached) -> None:
+        """Add what flows into a part of the text."""
+        self.shown = {**other.shown, **self.shown}
+        self.inputs |= other.inputs
+        self.answers |= other.answers
+        self.names |= other.names
+
+
+@dataclass(frozen=True)
+class Feed:
+    """One value that acts, of the node ``index``, with what flows into it. ``path``: the keys that lead to it."""
+
+    index: int
+    path: tuple[str | int, ...]
+    key: ConfigKey
+    value: Contents
+    reached: Reached
+    jinja: bool
+
+    @property
+    def form(self) -> str:
+        """Equal if the same value acts."""
+        return identity([self.value.full, self.jinja, self.reached.forms])
+
+    @property
+    def through(self) -> str:
+        """The texts that flow in, as the end of a sentence."""
+        return "".join(f", where {{{name}}} is {text}" for name, text in sorted(self.reached.shown.items()))
+
+
+class WorkflowFlow:
+    """The flow in one workflow. ``users`` are the user-wide variables of all users."""
+
+    def __init__(
+        self,
+        loaded: LoadedWorkflow,
+        contents: Callable[[], Contents],
+        users: Mapping[str, Sequence[object]],
+        children: Callable[[NodeView], list[str]],
+    ) -> None:
+        self.loaded, self.views, self.children = loaded, views_of(loaded), children
+        self._contents, self._users = contents, users
+        self._outputs: list[tuple[str, str, Reached]] = []
+
+    @cached_property
+    def contents(self) -> Contents:
+        """The file."""
+        return self._contents()
+
+    def value(self, index: int, *keys: str | int) -> Contents:
+        """Return a value of a node."""
+        is_list = not isinstance(self.contents.full, Mapping)
+        return self.contents.below(*(() if is_list else ("nodes",)), index, *keys)
+
+    def own_feeds(self, view: NodeView) -> Iterator[Feed]:
+        """Yield the values with which a node acts by itself, and its lists of what is allowed."""
+        for key in declared(view):
+            if key.capability and key.kind != "bool" and view.node.get(key.name) not in (None, "", [], {}):
+                yield self.feed(view, key, key.name)
+
+    def feed(self, view: NodeView, key: ConfigKey, *path: str | int) -> Feed:
+        """Return the feed of a value of a node."""
+        value = self.value(view.index, *path)
+        jinja = NODE.flag(view.node, "jinja2") and any("{" in text for _, text in strings_in(value.full))
+        return Feed(view.index, path, key, value, self.reached(value.full, jinja, view.index), jinja)
+
+    def answer(self) -> Feed | None:
+        """Return the feed of what the workflow answers."""
+        index = find_responder(self.loaded.nodes)
+        if index < 0:
+            return None
+        form, shown, reached = self.output(index)
+        return Feed(index, (), ANSWER, Contents(form, shown), reached, False)
+
+    def reached(self, value: object, jinja: bool, index: int) -> Reached:
+        """Return what flows into a value of the node ``index``."""
+        found = Reached()
+        waiting = [*_names_in(value, jinja)]
+        while waiting:
+            name = waiting.pop()
+            if name in found.forms:
+                continue
+            own = self.loaded.variables.get(name)
+            found.forms[name] = "" if own is None else identity(own)
+            if own is not None:
+                found.shown[name] = as_text(self.contents.below(name).shown)
+            output, given = OUTPUT.fullmatch(name), INPUT.fullmatch(name)
+            if output is not None and int(output[1]) <= index:
+                form, shown, more = self.output(int(output[1]) - 1)
+                found.forms[name] += form
+                found.add(more)
+                found.shown.update({name: shown} if shown else {})
+            if given is not None:
+                found.inputs.add(int(given[1]))
+            texts = [own] if own is not None else self._users.get(name, ())
+            found.names.update([name] if own is None else ())
+            # Values of variables are filled in as plain texts, whatever the node says.
+            waiting += [inner for text in texts for inner in _names_in(text, jinja=False)]
+        return found
+
+    def output(self, index: int) -> tuple[str, str, Reached]:
+        """Return the form of a node's output, the texts that it is made of, and what flows into it."""
+        while len(self._outputs) <= index:
+            self._outputs.append(self._output(self.views[len(self._outputs)]))
+        return self._outputs[index]
+
+    def _output(self, view: NodeView) -> tuple[str, str, Reached]:
+        answers, keys = self.children(view), declared(view)
+        # An LLM may write anything, whichever it is and whatever its prompt.
+        if any(key.name == "prompt" for key in keys):
+            found, used = Reached(), []
+        else:
+            # What a child does with its inputs is followed in the child, and prompts for it are for its LLM.
+            used = [key.name for key in keys if key.name in view.node and not key.name.endswith(_CHILDS)]
+            jinja = NODE.flag(view.node, "jinja2")
+            found = self.reached({name: view.node[name] for name in used}, jinja, view.index)
+        found.answers.update(answers)
+        form = identity([bool(used) and view.runs_as, {name: view.node[name] for name in used}, found.forms, answers])
+        shown = {name: self.value(view.index, name).shown for name in used}
+        return form, " ".join(text for _, text in strings_in(shown)), found
+
+
+_CHILDS = ("scoped_variables", "PromptOverride", "promptOverride", "routeOverrides")
+
+
+def declared(view: NodeView) -> tuple[ConfigKey, ...]:
+    """Return the keys of the type that runs, without those of all nodes."""
+    return node_types()[view.runs_as].KEYS[view.runs_as]
+
+
+class Flows:
+    """The flow in all workflows of a configuration.
+
+    Args:
+        files: by name each file below Workflows and Users, whatever it is taken for: its content, and a function that
+            returns this content together with the one without secrets.
+    """
+
+    def __init__(self, files: Mapping[str, tuple[object, Callable[[], Contents]]]) -> None:
+        self._users = {
+            display[len("Users/") : -len(".json")]: content
+            for display, (content, _) in files.items()
+            if display.startswith("Users/") and isinstance(content, Mapping)
+        }
+        variables: dict[str, list[object]] = {}
+        for user in self._users.values():
+            table = USER.value(user, "userWideWorkflowVariables")
+            for name, value in table.items() if isinstance(table, Mapping) else ():
+                variables.setdefault(name, []).append(value)
+        self.workflows: dict[str, WorkflowFlow] = {}
+        for display, (content, contents) in files.items():
+            loaded = _loaded(display, content) if display.startswith("Workflows/") else None
+            if loaded is not None:
+                self.workflows[display] = WorkflowFlow(loaded, contents, variables, self._children)
+        self._by_stem: dict[str, list[str]] = {}
+        for display in self.workflows:
+            self._by_stem.setdefault(_stem(display), []).append(display)
+        self._folders = {user: _folders(user, settings) for user, settings in self._users.items()}
+        self._lent = {
+            _folded(view.node.get("workflowUserFolderOverride"))
+            for flow in self.workflows.values()
+            for view in flow.views
+        } | {_folded(settings.get("sharedWorkflowsSubDirectoryOverride")) for settings in self._users.values()}
+        self.feeds, self.names = self._all_feeds()
+
+    def _all_feeds(self) -> tuple[dict[str, list[Feed]], set[str]]:
+        """Return the feeds of each file, and the names of all variables that flow into one."""
+        found: dict[str, dict[tuple[object, ...], Feed]] = {display: {} for display in self.workflows}
+        names: set[str] = set()
+        seen: set[tuple[str, int]] = set()
+        callers: dict[str, list[tuple[str, NodeView]]] = {}
+        waiting: list[tuple[str, Feed]] = []
+        for display, flow in self.workflows.items():
+            for view in flow.views:
+                waiting += [(display, feed) for feed in flow.own_feeds(view)]
+                for child in self._children(view) if passed(view) else ():
+                    callers.setdefault(child, []).append((display, view))
+        while waiting:
+            display, feed = waiting.pop()
+            found[display][feed.index, feed.path] = feed
+            names |= feed.reached.names
+            for number in {*feed.reached.inputs} - {number for file, number in seen if file == display}:
+                seen.add((display, number))
+                waiting += [(caller, given) for caller, given in self._given(callers.get(display, ()), number)]
+            for child in feed.reached.answers:
+                answer = None if (child, 0) in seen else self.workflows[child].answer()
+                seen.add((child, 0))
+                waiting += [(child, answer)] if answer is not None else []
+        return {display: [*feeds.values()] for display, feeds in found.items()}, names
+
+    def _given(self, callers: Iterable[tuple[str, NodeView]], number: int) -> Iterator[tuple[str, Feed]]:
+        """Yield what nodes give the workflows that they run as the input ``number``."""
+        for display, view in callers:
+            position = number - 1 - messages_first(view)
+            if 0 <= position < len(passed(view)):
+                is_list = isinstance(view.node["scoped_variables"], (list, tuple))
+                path = ("scoped_variables", position) if is_list else ("scoped_variables",)
+                yield display, self.workflows[display].feed(view, PASSED, *path)
+
+    def _children(self, view: NodeView) -> list[str]:
+        """Return all workflows that a node may run, with the settings of any user who may run the node."""
+        names = [name for _, name in child_names(view)]
+        key = _HELPED.get(view.runs_as)
+        if not names and key is None:
+            return []
+        users, folders = self._served(_folded(view.loaded.display))
+        names += [str(self._users[user].get(key)) for user in users] if key else []
+        override = child_folder(view)
+        if override:
+            folders = [_folded(override)]
+        places = {f"workflows/{folder}/{_folded(name)}.json" for folder in folders for name in names}
+        return sorted(
+            display
+            for stem in {_stem(name) for name in names}
+            for display in self._by_stem.get(stem, ())
+            if override is None or _folded(display) in places
+        )
+
+    def _served(self, file: str) -> tuple[list[str], list[str]]:
+        """Return the users who may run a workflow, and the folders in which its children are then looked for."""
+        own = file.split("/")[1:-1]
+        above = ["/".join(own[:length]) for length in range(1, len(own) + 1)]
+        owners = [user for user, folders in self._folders.items() if not {*folders}.isdisjoint(above)]
+        # What nodes of others run, and what is in no user's folder, runs with the settings of any user.
+        users = [*self._folders] if not owners or not self._lent.isdisjoint(above) else owners
+        return users, [*above, *(folder for user in users for folder in self._folders[user])]
+
+
+def _loaded(display: str, content: object) -> LoadedWorkflow | None:
+    folder, _, name = display[len("Workflows/") : -len(".json")].rpartition("/")
+    try:
+        return workflow_in(content, name, folder or ".", FoundFile(display, display))
+    # Nothing runs it.
+    except ConfigurationError:
+        return None
+
+
+def _folders(user: str, settings: Mapping[str, object]) -> list[str]:
+    """Return the folders below Workflows in which a user's workflows are looked for."""
+    override = settings.get("workflowConfigsSubDirectoryOverride")
+    folder = _folded(override) if isinstance(override, str) and override.strip() else _folded(user)
+    return [f"_overrides/{folder}", folder]
+
+
+def _folded(path: object) -> str:
+    return str(path or "").strip().replace("\\", "/").strip("/").casefold()
+
+
+def _stem(path: str) -> str:
+    return _folded(path).rpartition("/")[2].removesuffix(".json")
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def _names_in(value: object, jinja: bool) -> set[str]:
+    """Return the names of all variables in the texts of a value."""
+    return {
+        name
+        for _, text in strings_in(value)
+        if "{" in text
+        for name in variables_in(text, jinja) or _NAMES.findall(text)
+    }
+
+
+def _entry(value: object, key: str | int) -> object:
+    if isinstance(value, Mapping):
+        return value.get(key)
+    if isinstance(value, (list, tuple)) and isinstance(key, int) and key < len(value):
+        entry: object = value[key]
+        return entry
+    return None
+
+
+def identity(value: object) -> str:
+    """Return a short text that is equal for equal JSON data."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def as_text(value: object) -> str:
+    """Return a value as a message shows it."""
+    if isinstance(value, (list, tuple)) and all(isinstance(entry, (str, int, float)) for entry in value):
+        return " ".join(map(str, value))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
