@@ -434,11 +434,12 @@ class Changes:
         """Return whether the server has refused something that is not changed yet, which the next ``apply`` changes."""
         status = status_of(error) or 0
         is_refusal = status in _STATUSES or (400 <= status < 500 and is_ollama(self._settings))
-        rows = ROWS if is_refusal else _OF_FAILURES if status == 500 else ()
-        if not rows:
+        if not is_refusal and status != 500:
             return False
-        refusal = ServerRefusal(error.data or error.body, self._plain)
+        refusal, rows = ServerRefusal(error.data or error.body, self._plain), ROWS if is_refusal else _OF_FAILURES
         found = [(row, field) for row in rows for field in row.finds(refusal, self._plain, self._settings)]
+        if not is_refusal and not found:
+            return False
         self._remember([change for change in self.new if change not in found])
         self.new = tuple(change for change in found if change not in self.made)
         self._asked += 1

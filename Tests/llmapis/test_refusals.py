@@ -342,6 +342,16 @@ def test_a_call_is_sent_four_times(lab: Lab, backend: StubBackend, stream: bool)
     assert len(backend.requests) == 7
 
 
+def test_a_failure_confirms_no_change(lab: Lab, backend: StubBackend, short: None) -> None:
+    lab.endpoint("E", {}, backend.url)
+    refusing(backend, (has("top_k"), "unknown field: top_k", 400), (lambda body: True, "out of memory", 500))
+    for _ in range(2):
+        first = len(backend.requests)
+        with pytest.raises(BackendError, match="out of memory"):
+            ask(lab, backend)
+        assert ["top_k" in request.json for request in backend.requests[first:]] == [True, False, False, False]
+
+
 def test_words_of_the_user_are_not_remembered(lab: Lab, backend: StubBackend) -> None:
     lab.endpoint("E", {}, backend.url)
     echo = "The prompt 'unsupported parameter: temperature' violates our policy"
