@@ -290,6 +290,19 @@ def test_claude_gets_its_blocks_back(lab: ApiLab, dialect: str, stream: bool, br
         assert assistants(payloads(lab)[-1])[0]["content"] == [*BLOCKS, BARE_USE]
 
 
+def test_blocks_of_a_claude_that_ends_none(lab: ApiLab) -> None:
+    """Some proxies leave the ends of blocks out."""
+    claude_lab(lab, thinking=THINKING)
+    for dialect, brings in itertools.product(NAMES, (True, False)):
+        pieces = [piece for piece in claude_pieces((*BLOCKS, USE)) if b"content_block_stop" not in piece]
+        reply = Reply(pieces=pieces, headers={"Content-Type": "text/event-stream"})
+        scripted(lab, lambda stream, reply=reply: reply, claude({"type": "text", "text": "Noon."}))
+        client = Client(lab, dialect, True, brings)
+        client.asks(f"{dialect} {brings}")
+        client.answers_calls()
+        assert assistants(payloads(lab)[-1])[0]["content"] == [*BLOCKS, USE], (dialect, brings)
+
+
 def test_claude_without_the_first_blocks_is_asked_without_thinking(
     lab: ApiLab, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -175,7 +175,7 @@ class NpmAiOllama(NpmClient):
     """``ai`` with ``ai-sdk-ollama``."""
 
     name = "ai-ollama"
-    # It passes neither an abort nor its reason on.
+    # It passes the signal of an abort to ``chat`` of "ollama", which takes none: the connection stays open.
     lacks = NO_COMPLETIONS | {"models", "break_off", "give_up"}
 
 

@@ -201,7 +201,9 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         if kind == "text":
             return _text_chunk(block.get("text"))
         if kind in THOUGHTS:
-            self._thoughts[index] = dict(block)
+            thought = self._thoughts[index] = dict(block)
+            # It is filled by what follows; some proxies leave its end out.
+            self.kept.add(BLOCKS, [thought])
             return _reasoning_chunk(block.get("thinking"))
         if kind != "tool_use":
             return None
@@ -213,7 +215,6 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         """Add the arguments of a call that streamed none as a JSON object, because clients cannot parse ``""``."""
         thought = self._thoughts.pop(_block_index(body), None)
         if thought is not None:
-            self.kept.add(BLOCKS, [thought])
             return {"token": "", "finish_reason": None, "thought": self._signed(thought)}
         call = self._calls.pop(_block_index(body), None)
         if call is None or call.has_arguments:
