@@ -300,6 +300,10 @@ def _replaced(message: Payload, parts: Mapping[int, Payload]) -> Payload:
     return {**parts.get(id(message), message), **lists}
 
 
+# What all calls must have, in the forms of all dialects.
+_CALL_FORM = frozenset({"id", "type", "function", "name", "arguments", "input"})
+
+
 def _thought_names(refusal: ServerRefusal, payload: Payload) -> list[str]:
     """Return the members with thoughts and signatures that a server names, the likeliest first."""
     names = [name for name in _MEMBERS.findall(refusal.text) if is_kept(name) and name not in payload]
@@ -309,17 +313,24 @@ def _thought_names(refusal: ServerRefusal, payload: Payload) -> list[str]:
 def _unwanted(refusal: ServerRefusal, payload: Payload, settings: BackendSettings) -> Iterable[str]:
     """Return the members of messages and calls that came with an earlier answer and are refused."""
     last = (re.split(r"[.\[\]]+", name.rstrip("]"))[-1] for name in refusal.names)
-    return [name for name in dict.fromkeys(last) if is_kept(name) and _without_member(payload, name) is not payload]
+    return [name for name in dict.fromkeys(last) if _without_member(payload, name) is not payload]
 
 
 def _without_member(payload: Payload, member: str) -> Payload:
-    def bare(fields: Any) -> Any:
+    """Return the payload with no such member in messages of the assistant, or with any other name in their calls."""
+    if member in _CALL_FORM:
+        return payload
+    anywhere = is_kept(member)
+    inner = ("tool_calls", "function") if anywhere else ("tool_calls", "function", "content")
+
+    def bare(fields: Any, in_call: bool = False) -> Any:
         if isinstance(fields, list):
-            return [bare(one) for one in fields]
+            return [bare(one, in_call) for one in fields]
         if not isinstance(fields, Mapping):
             return fields
-        inner = {key: bare(value) if key in ("tool_calls", "function") else value for key, value in fields.items()}
-        return {key: value for key, value in inner.items() if key != member}
+        in_call = in_call or fields.get("type") == "tool_use"
+        left = fields.items() if not (anywhere or in_call) else [one for one in fields.items() if one[0] != member]
+        return {key: bare(value, key != "content") if key in inner else value for key, value in left}
 
     messages = payload.get("messages") or []
     changed = [bare(message) if message.get("role") == "assistant" else message for message in messages]

@@ -770,14 +770,21 @@ def test_gemini_gets_what_google_documents_for_calls_of_others(lab: ApiLab) -> N
             "function_signature",
             {"error": {"message": "unsupported field: messages[1].tool_calls[0].function.function_signature"}},
         ),
+        # Of calls, any member.
+        (
+            "approved",
+            {"detail": [{"type": "extra_forbidden", "loc": ["body", "messages", 1, "tool_calls", 0, "approved"]}]},
+        ),
+        ("state", {"message": "messages.1.tool_calls.0.function.state: Extra inputs are not permitted"}),
     ],
 )
 def test_a_server_that_refuses_it_is_asked_once_more_without(lab: ApiLab, refused: str, reply: dict[str, Any]) -> None:
     forget()
     process().put(refusals._remembered, refusals._remembered())
     kept = {"reasoning_content": "a", "reasoning": "b"}
-    function = {**call()["function"], "function_signature": "f"}
-    scripted(lab, openai({**kept, "tool_calls": [call(function=function, extra_content=SIGNATURE)]}), done)
+    function = {**call()["function"], "function_signature": "f", "state": {"a": 1}}
+    calls = [call(function=function, extra_content=SIGNATURE, approved=True)]
+    scripted(lab, openai({**kept, "tool_calls": calls}), done)
     answer = lab.backend.responder
     assert answer is not None
     lab.backend.responder = lambda request: (
@@ -791,6 +798,23 @@ def test_a_server_that_refuses_it_is_asked_once_more_without(lab: ApiLab, refuse
     found = members(assistants(last)[0])
     assert found and not [name for name in found if name.endswith(refused)]
     assert len(payloads(lab)) == 4 and members(assistants(again)[0]) == found
+
+
+@table("place", ["messages.1.content.3.caller", "messages.1.content.3.tool_use.caller"])
+def test_a_claude_that_refuses_what_its_call_had(lab: ApiLab, place: str) -> None:
+    process().put(refusals._remembered, refusals._remembered())
+    claude_lab(lab, thinking=THINKING)
+    words = f"{place}: Extra inputs are not permitted"
+    strict(
+        lab,
+        lambda payload: words if '"caller"' in json.dumps(payload) else None,
+        claude(*BLOCKS, USE),
+        claude({"type": "text", "text": "Noon."}),
+    )
+    client = Client(lab, "messages")
+    client.asks(place)
+    client.answers_calls()
+    assert assistants(payloads(lab)[-1])[0]["content"] == [*BLOCKS, BARE_USE]
 
 
 def test_an_invalid_signature_is_left_out_for_this_call(lab: ApiLab) -> None:
