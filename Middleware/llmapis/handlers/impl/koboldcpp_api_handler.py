@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from Middleware.llmapis.addresses import KOBOLD_GENERATE, KOBOLD_STREAM, compose
-from Middleware.llmapis.handlers.base.answer_forms import first_object, usage_of
+from Middleware.llmapis.handlers.base.answer_forms import first_object, text_in, usage_of
 from Middleware.llmapis.handlers.base.backend_call import Prompt
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
 from Middleware.llmapis.transport import BackendRequest
@@ -81,12 +81,11 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
         if name not in (None, "message", "error"):
             return None
         self._raise_if_error(body, name == "error")
-        finish_reason = _finish_reason(body)
+        finish_reason = text_in(body, "finish_reason") or None
         self.formed = self.formed or "token" in body
         if "token" not in body and finish_reason is None:
             return None
-        token = body.get("token")
-        return {"token": token if isinstance(token, str) else "", "finish_reason": finish_reason}
+        return {"token": text_in(body, "token"), "finish_reason": finish_reason}
 
     def read_response(self, body: Mapping[str, object]) -> str:
         self._raise_if_error(body)
@@ -94,7 +93,7 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
         text = result.get("text")
         if not isinstance(text, str):
             raise self.no_answer(body)
-        self.outcome.finish_reason = _finish_reason(result)
+        self.outcome.finish_reason = text_in(result, "finish_reason") or None
         self.outcome.usage = usage_of(
             token_count(result.get("prompt_tokens")), token_count(result.get("completion_tokens"))
         )
@@ -154,9 +153,3 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
         # No caller waits for this thread, so the error can only be logged.
         except Exception as error:
             logger.debug("Endpoint '%s' could not be aborted: %s", request.endpoint_name, error)
-
-
-def _finish_reason(answer: Mapping[str, object]) -> str | None:
-    """Return the finish reason, None for none; older servers send the string ``null``."""
-    reason = answer.get("finish_reason")
-    return reason if isinstance(reason, str) and reason not in ("", "null") else None
