@@ -131,6 +131,27 @@ def check_url(
     return _check_host(host) if block_private_addresses else UrlDecision()
 
 
+def check_proxy(
+    proxy: str, authored: str, block_private_addresses: bool, allowed_hosts: Iterable[str] | None
+) -> UrlDecision:
+    """Decide whether a request may go through a proxy: its address is judged as that of a URL.
+
+    One that the author of the node or the configuration chose is allowed, also with a user name that others wrote.
+
+    Args:
+        proxy: a URL of any scheme, or a host without one.
+        authored: the same with a stand-in for what users, models and tools wrote.
+    """
+    url, own = (f"http://{text.partition('://')[2] or text}" for text in (proxy, authored))
+    try:
+        host = parse_url(own).host
+    except LocationParseError:
+        host = None
+    if proxy == authored or (host and check_url(url, False, [host]).reason is None):
+        return UrlDecision()
+    return check_url(url, block_private_addresses, allowed_hosts)
+
+
 def usable_hosts(entries: Iterable[str]) -> list[str]:
     """Return host names as the guard compares them: trimmed, in lower case, without blank entries."""
     return [host for entry in entries if (host := _plain_host(entry.strip()))]

@@ -178,6 +178,18 @@ class Values:
         return extraction.join_contents(messages, _separator(), NODE.flag(self.node, "addUserAssistantTags"))
 
 
+# What stands for the texts of others: a host that no resolver knows.
+STAND_IN = "stand-in.invalid"
+
+
+class AuthoredValues(Values):
+    """The same with ``STAND_IN`` in place of what users, models and tools wrote."""
+
+    def find(self, name: str) -> tuple[Any, bool]:
+        value, from_config = super().find(name)
+        return (value, True) if from_config else (STAND_IN, False)
+
+
 # --- built-in variables ---
 
 

@@ -20,7 +20,7 @@ from Middleware.utilities.templates.substitution import (
     substitute_wherever_possible,
 )
 from Middleware.utilities.text_utils import nearest, restore_braces
-from Middleware.workflows.managers.variable_table import Values, readable
+from Middleware.workflows.managers.variable_table import AuthoredValues, Values, readable
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 logger = logging.getLogger(__name__)
@@ -35,13 +35,20 @@ class WorkflowVariableManager:
     """Fills in the variables of one text at a time. It holds no request state, so that one serves all requests."""
 
     def apply_variables(
-        self, text: str, context: ExecutionContext, *, restore: bool = True, marked: bool = False
+        self,
+        text: str,
+        context: ExecutionContext,
+        *,
+        restore: bool = True,
+        marked: bool = False,
+        authored: bool = False,
     ) -> str:
         """Return ``text`` with the variables of this node filled in.
 
         A text that cannot be filled in is returned as written, with a warning. ``restore=False`` leaves the braces
         of inserted values as sentinels: for text that is going to be substituted again, in a child. ``marked`` puts
-        each value between two marks, as ``substitution`` says.
+        each value between two marks, as ``substitution`` says. ``authored`` puts a stand-in in place of each value that
+        is not from the configuration.
 
         Raises ConfigurationError if a variable needs a file (a prompt template) that is missing or broken.
         """
@@ -49,9 +56,9 @@ class WorkflowVariableManager:
             text = "" if text is None else str(text)
         # Nearly all nodes leave the key out; every text of theirs passes here.
         if context.config.get(*_JINJA) is not False and NODE.flag(context.config, "jinja2"):
-            result = self._apply_jinja(text, context, escaped=not restore, marked=marked)
+            result = self._apply_jinja(text, _values(context, authored), escaped=not restore, marked=marked)
         elif "{" in text or "}" in text:
-            result = self._apply_format(text, context, marked)
+            result = self._apply_format(text, _values(context, authored), marked)
         else:
             result = text
         return restore_braces(result) if restore else result
@@ -105,8 +112,7 @@ class WorkflowVariableManager:
             config_utils.user_wide_variables(),
         )
 
-    def _apply_format(self, text: str, context: ExecutionContext, marked: bool) -> str:
-        values = Values(context)
+    def _apply_format(self, text: str, values: Values, marked: bool) -> str:
         try:
             return substitute(text, values.find_text, marked=marked)
         except SubstitutionError as problem:
@@ -114,14 +120,13 @@ class WorkflowVariableManager:
             _warn(problem, text, values, "filled in where possible" if partial else "left as written")
         return substitute_wherever_possible(text, values.find_text, marked) if partial else text
 
-    def _apply_jinja(self, text: str, context: ExecutionContext, escaped: bool, marked: bool) -> str:
+    def _apply_jinja(self, text: str, values: Values, escaped: bool, marked: bool) -> str:
         # Jinja changes line breaks, too: it makes all of them line feeds and drops the last one.
         if "{" not in text and "\n" not in text and "\r" not in text:
             return text
         # Imported here because most workflows have no templates, and Jinja2 is slow to load.
         from Middleware.utilities.templates.jinja_rendering import render_template
 
-        values = Values(context)
         try:
             return render_template(text, values.for_jinja, escaped, marked)
         # A template may call methods of objects from other packages, which may raise anything.
@@ -134,6 +139,10 @@ class WorkflowVariableManager:
 
 
 # --- helpers ---
+
+
+def _values(context: ExecutionContext, authored: bool) -> Values:
+    return AuthoredValues(context) if authored else Values(context)
 
 
 def _custom(workflow_config: Mapping[str, object] | None) -> Mapping[str, object]:

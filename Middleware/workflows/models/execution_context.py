@@ -74,12 +74,18 @@ class RunRequest:
         return f"{self.folder}/{self.workflow_name}" if self.folder else self.workflow_name
 
 
+class Filling(TypedDict, total=False):
+    """How a text is filled in; see ``WorkflowVariableManager.apply_variables``."""
+
+    restore: bool
+    marked: bool
+    authored: bool
+
+
 class VariableService(Protocol):
     """Fills in the variables of a node's texts (``WorkflowVariableManager``)."""
 
-    def apply_variables(
-        self, text: str, context: ExecutionContext, *, restore: bool = True, marked: bool = False
-    ) -> str: ...
+    def apply_variables(self, text: str, context: ExecutionContext, **how: Unpack[Filling]) -> str: ...
 
     def fill_early(self, text: str, context: ExecutionContext) -> str: ...
 
@@ -164,6 +170,11 @@ class ExecutionContext:
         """Return ``text`` as ``substitute`` does, with two marks around each value (``templates.substitution``)."""
         assert self.workflow_variable_service is not None
         return self.workflow_variable_service.apply_variables(text, self, marked=True)
+
+    def substitute_authored(self, text: str) -> str:
+        """Return ``text`` as ``substitute`` does, with a stand-in for what users, models and tools wrote."""
+        assert self.workflow_variable_service is not None
+        return self.workflow_variable_service.apply_variables(text, self, authored=True)
 
     def substitute_early(self, text: str) -> str:
         """Return ``text`` with the variables filled in that are known before the node's endpoint is."""

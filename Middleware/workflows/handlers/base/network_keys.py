@@ -126,6 +126,11 @@ def proxy_url(context: ExecutionContext, key: ConfigKey = PROXY) -> str | None:
     return url if parts.scheme in PROXY_SCHEMES and parts.host else refuse(context, key, expected)
 
 
+def authored_proxy(context: ExecutionContext, key: ConfigKey = PROXY) -> str:
+    """Return the proxy as the author and the configuration wrote it, with a stand-in for the texts of others."""
+    return context.substitute_authored(key.of(context.config) or "").strip()
+
+
 def refuse(context: ExecutionContext, key: ConfigKey, expected: str, suggestion: str = "") -> NoReturn:
     """Raise the error for a value that is not ``expected``. Shows the configured text, never the resolved one."""
     written = repr(key.of(context.config))

@@ -13,6 +13,7 @@ from Middleware.utilities.command_lines import command as command_line
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.daemon_threads import DeadlineError, run_interruptible
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
+from Middleware.utilities.templates.substitution import VALUE_BEGINS, VALUE_ENDS, without_marks, without_values
 from Middleware.utilities.text_utils import without_surrogates
 from Middleware.workflows.handlers.base import network_keys as network
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
@@ -21,6 +22,7 @@ from Middleware.workflows.tools.curl.options import (
     address_problem,
     has_option,
     injection_problem,
+    route_problem,
     with_encoded_urls,
     without_last_breaks,
     without_secrets,
@@ -93,7 +95,7 @@ class CurlCommandHandler(BaseHandler):
         max_bytes = network.byte_cap(context, network.MAX_RESPONSE_BYTES)
         proxy = network.proxy_url(context)
         args = _args(context)
-        guarded = _guard(context, args, timeout)
+        guarded = _guard(context, args, proxy, timeout)
         command = [*_leading(args, max_bytes, guarded, proxy), *args]
         sensitive_log(logger, logging.DEBUG, "CurlCommand: curl %s", command)
         try:
@@ -135,8 +137,9 @@ def _args(context: ExecutionContext) -> list[str]:
     items = ARGS.of(context.config)
     if not isinstance(items, list) or not items:
         network.refuse(context, ARGS, "a list of curl's arguments")
-    raw = [str(item) for item in items]
-    filled = without_last_breaks(_filled(context, items))
+    marked = [context.substitute_marked(item) if isinstance(item, str) else str(item) for item in items]
+    raw = [_template(item) for item in marked]
+    filled = without_last_breaks(_filled(context, marked))
     problem = next(
         (
             f"args[{index}]: an argument cannot hold a NUL character"
@@ -153,21 +156,31 @@ def _args(context: ExecutionContext) -> list[str]:
     return filled
 
 
-def _filled(context: ExecutionContext, items: Sequence[object]) -> list[str]:
+def _template(marked: str) -> str:
+    """Return an item with a placeholder for each value: what its author wrote, also where a template chose it."""
+    text, values = without_values(marked)
+    # A template may have cut a mark off, and with it the knowledge of what is whose.
+    whole = text.count(VALUE_BEGINS) == len(values) and VALUE_ENDS not in text
+    return text.replace(VALUE_BEGINS, "{x}") if whole else "{x}"
+
+
+def _filled(context: ExecutionContext, marked: Sequence[str]) -> list[str]:
     """Return the items with variables filled in, those in URLs encoded."""
+    filled = [without_surrogates(item) for item in marked]
     encode = network.boolean(context, network.ENCODE_URL_VALUES)
-    substitute = context.substitute_marked if encode else context.substitute
-    filled = [without_surrogates(substitute(item)) if isinstance(item, str) else str(item) for item in items]
-    return with_encoded_urls(filled) if encode else filled
+    return with_encoded_urls(filled) if encode else [without_marks(item) for item in filled]
 
 
-def _guard(context: ExecutionContext, args: Sequence[str], timeout: float) -> bool:
-    """Return whether an address guard is active. Raises ConfigValueError if it refuses a URL among the arguments."""
+def _guard(context: ExecutionContext, args: Sequence[str], proxy: str | None, timeout: float) -> bool:
+    """Return whether an address guard is active. Raises ConfigValueError if it refuses a URL, or a way to a server."""
     block_private = network.boolean(context, network.BLOCK_PRIVATE_ADDRESSES)
     hosts = network.allowed_hosts(context)
     if not block_private and hosts is None:
         return False
-    reason = _guard_reason(args, block_private, hosts, context.request.cancel_scope, timeout)
+    authored = [context.substitute_authored(str(item)) for item in ARGS.of(context.config)]
+    if proxy:
+        args, authored = ["-x", proxy, *args], ["-x", network.authored_proxy(context), *authored]
+    reason = _guard_reason(args, authored, block_private, hosts, context.request.cancel_scope, timeout)
     if reason:
         raise ConfigValueError(
             f"CurlCommand node '{context.node_name}' blocked a request to a disallowed address: {reason}."
@@ -176,11 +189,19 @@ def _guard(context: ExecutionContext, args: Sequence[str], timeout: float) -> bo
 
 
 def _guard_reason(
-    args: Sequence[str], block_private: bool, hosts: Sequence[str] | None, scope: CancelScope, timeout: float
+    args: Sequence[str],
+    authored: Sequence[str],
+    block_private: bool,
+    hosts: Sequence[str] | None,
+    scope: CancelScope,
+    timeout: float,
 ) -> str | None:
+    def judge(_: object) -> str | None:
+        return address_problem(args, block_private, hosts) or route_problem(args, authored, block_private, hosts)
+
     # On a helper thread: name resolution cannot be interrupted, only abandoned.
     try:
-        return run_interruptible(lambda _: address_problem(args, block_private, hosts), scope, timeout)
+        return run_interruptible(judge, scope, timeout)
     except DeadlineError:
         return "its host cannot be resolved in time"
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
-from Middleware.utilities.http.addresses import check_url
+from Middleware.utilities.http.addresses import check_proxy, check_url
 from Middleware.utilities.sensitive_logging_utils import MASK, mask_data, mask_url
 from Middleware.utilities.templates.substitution import without_marks
 from Middleware.utilities.text_utils import nearest
@@ -91,13 +91,13 @@ _LETTERS = {
     "z": "time-cond",
 }
 
-# Options that make curl open files or speak other protocols. A variable must not bring one.
-_TOUCH_FILES_OR_PROTOCOLS = frozenset(
-    """
-cacert capath cert cookie-jar dump-header key netrc-file output output-dir proto proto-redir proxy-cacert
-remote-header-name remote-name remote-name-all unix-socket upload-file write-out
-""".split()
-)
+# What a variable may bring: options that change how the answer is read or printed, and limits of the time.
+_READING = frozenset("compressed fail get head include show-error silent".split())
+_TIME_LIMITS = frozenset(("connect-timeout", "max-time"))
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+
+# Options whose value leads a request to another address than that of its URL.
+_ROUTES = frozenset(("connect-to", "resolve", "unix-socket"))
 
 # Options whose value is either data or, marked as such, the name of a file with the data.
 _DATA_OR_FILE = frozenset(
@@ -211,18 +211,16 @@ def refusal(name: str) -> str:
     return f"curl's option '{'--' if len(name) > 1 else '-'}{name}' is not allowed in a node{hint}"
 
 
-def forbidden_effect(argument: Argument, own_option: bool) -> str:
+def forbidden_effect(argument: Argument) -> str:
     """Return what the argument's value does to files, empty if nothing.
 
-    ``own_option``: the author wrote the option, and so decided whether its value may name a file with data.
+    With an option for data from a file, its author decided that the value may name one.
     """
     value = argument.value or ""
     if argument.name == URL and not argument.positional and value.startswith("@"):
         return "make curl read URLs from a file"
     if argument.name == "write-out" and "%output{" in value:
         return "make curl write a file"
-    if not own_option and argument.name in _DATA_OR_FILE and _names_file(argument.name, value):
-        return "make curl send a file"
     return ""
 
 
@@ -335,16 +333,21 @@ def injection_problem(
     """
     arguments = list(read_arguments(filled))
     urls = {argument.value_index: argument.value or "" for argument in arguments if argument.name == URL}
+    read = {index for argument in arguments for index in (argument.index, argument.value_index)}
     for index, (template, item) in enumerate(zip(raw, filled, strict=True)):
         if block_options and item[:1] in ("-", "@") and template[:1] != item[:1]:
             return f"args[{index}]: a filled-in value must not start with '{item[0]}' (blockOptionInjection)"
+        # Every item belongs to an argument, except the one that ends the options.
+        if index not in read and template != item:
+            return f"args[{index}]: a filled-in value must not end the options"
         if not allow_schemes and _inserts_scheme(template, item, urls.get(index)):
             return (
                 f"args[{index}]: a filled-in value must not bring a URL scheme other than http or https "
                 "(allowSchemeInjection)"
             )
     options = {argument.name for argument in arguments}
-    return next(filter(None, (_violation(raw, argument, options) for argument in arguments)), None)
+    found = (_violation(raw, argument, options, block_options) for argument in arguments)
+    return next(filter(None, found), None)
 
 
 def address_problem(args: Sequence[str], block_private: bool, allowed_hosts: Sequence[str] | None) -> str | None:
@@ -355,6 +358,29 @@ def address_problem(args: Sequence[str], block_private: bool, allowed_hosts: Seq
             reason = check_url(url, block_private, allowed_hosts).reason
             if reason:
                 return reason
+    return None
+
+
+def route_problem(
+    args: Sequence[str], authored: Sequence[str], block_private: bool, allowed_hosts: Sequence[str] | None
+) -> str | None:
+    """Return why the address guard refuses a way to a server that a text brings, None if it does not.
+
+    The ways that the author or the configuration chose are not judged. May block, as ``address_problem``.
+
+    Args:
+        authored: the arguments with a stand-in for what users, models and tools wrote.
+    """
+    for argument in read_arguments(args):
+        if argument.value is None or argument.name not in (*_ROUTES, "proxy"):
+            continue
+        own = _value_in(authored, argument)
+        if argument.name == "proxy":
+            reason = check_proxy(argument.value, own, block_private, allowed_hosts).reason
+            if reason:
+                return reason
+        elif argument.value != own:
+            return f"a filled-in value in '--{argument.name}' leads to another address than that of the URL"
     return None
 
 
@@ -397,7 +423,7 @@ def _inserts_scheme(template: str, item: str, url: str | None) -> bool:
     return inserts_scheme_into_url(template.removeprefix(option), url)
 
 
-def _violation(raw: Sequence[str], argument: Argument, options: Collection[str]) -> str | None:
+def _violation(raw: Sequence[str], argument: Argument, options: Collection[str], block_options: bool) -> str | None:
     """Return what is forbidden about an argument, None if nothing. An author may do more than a variable."""
     ours = argument.positional or names_option(raw[argument.index], argument.name)
     if not argument.allowed:
@@ -405,17 +431,33 @@ def _violation(raw: Sequence[str], argument: Argument, options: Collection[str])
         return f"args[{argument.index}]: " + (
             refusal(argument.name) if ours else "a filled-in value must not bring an option that is not allowed"
         )
-    if not ours and argument.name in _TOUCH_FILES_OR_PROTOCOLS:
-        return f"args[{argument.index}]: a filled-in value must not bring the option '{argument.name}'"
+    if not ours and (block_options or not _may_be_brought(argument)):
+        key = " (blockOptionInjection)" if block_options else ""
+        return f"args[{argument.index}]: a filled-in value must not bring the option '{argument.name}'{key}"
+    if _swallows_next(raw, argument):
+        return f"args[{argument.index}]: a filled-in value must not be empty behind the option '{argument.name}'"
     if argument.value is None or argument.value_index is None:
         return None
     template = _value_in(raw, argument)
-    effect = forbidden_effect(argument, ours)
+    effect = forbidden_effect(argument)
     if adds_header_line(argument, template, options):
         effect = "bring a line break into the head of the request"
-    elif not effect or forbidden_effect(replace(argument, value=template), ours):
+    elif not effect or forbidden_effect(replace(argument, value=template)):
         return None
     return f"args[{argument.value_index}]: a filled-in value must not {effect}"
+
+
+def _may_be_brought(argument: Argument) -> bool:
+    if argument.name in _TIME_LIMITS:
+        # A limit without its number would take the next argument of the author for it.
+        return _SECONDS.fullmatch(argument.value or "") is not None
+    return argument.name in _READING
+
+
+def _swallows_next(raw: Sequence[str], argument: Argument) -> bool:
+    """Return whether an option takes the next item as its value because a variable gave it none."""
+    takes = argument.name in _WITH_VALUE and not argument.positional and argument.value_index != argument.index
+    return takes and "{" in raw[argument.index] and names_option(raw[argument.index], argument.name)
 
 
 def _value_in(raw: Sequence[str], argument: Argument) -> str:

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Unpack
 
 from Middleware.exceptions import ConfigurationError, ConfigValueError, UnreadableDataError
 from Middleware.services.llm_calls.direct_calls import answer_text, raise_if_cancelled, text_to_keep, without_streaming
@@ -27,7 +28,7 @@ from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.discussions.discussion_files import Pair, logged_as_conflict
 from Middleware.utilities.text_utils import newest_within, rough_estimate_token_length
-from Middleware.workflows.models.execution_context import ExecutionContext, VariableService
+from Middleware.workflows.models.execution_context import ExecutionContext, Filling, VariableService
 from Middleware.workflows.tools.block_prompts import fill_markers
 from Middleware.workflows.tools.memory.memory_texts import clean_memory
 from Middleware.workflows.tools.memory.shared import memory_count, memory_lock, readable
@@ -189,12 +190,8 @@ class _WithMarkers:
     def __init__(self, variables: VariableService, markers: Mapping[str, str]) -> None:
         self._variables, self._markers = variables, markers
 
-    def apply_variables(
-        self, text: str, context: ExecutionContext, *, restore: bool = True, marked: bool = False
-    ) -> str:
-        return fill_markers(
-            self._variables.apply_variables(text, context, restore=restore, marked=marked), self._markers
-        )
+    def apply_variables(self, text: str, context: ExecutionContext, **how: Unpack[Filling]) -> str:
+        return fill_markers(self._variables.apply_variables(text, context, **how), self._markers)
 
     def fill_early(self, text: str, context: ExecutionContext) -> str:
         return self._variables.fill_early(text, context)

@@ -24,7 +24,7 @@ from Middleware.exceptions import BackendError, ConfigValueError
 from Middleware.llmapis.backend_errors import sentence
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.daemon_threads import DeadlineError, run_interruptible
-from Middleware.utilities.http.addresses import UrlDecision, check_url
+from Middleware.utilities.http.addresses import UrlDecision, check_proxy, check_url
 from Middleware.utilities.http.client import HttpClient, HttpResponse
 from Middleware.utilities.http.problems import HttpError, HttpProblem, Kind
 from Middleware.utilities.http.wire import HttpRequest, Route, parse_private_target
@@ -62,6 +62,7 @@ class WebRequest:
     Attributes:
         timeout: seconds that connecting, and each wait for data, may take.
         proxy: proxy URL of any kind; None: that of the environment, if one applies and no guard is active.
+        authored_proxy: the same with a stand-in for texts of users, models and tools (``addresses.check_proxy``).
         tls: settings to connect to https servers with; None: the usual ones.
         max_bytes: largest body accepted, after decompression; None: any.
         block_private, allowed_hosts: the address guard; see ``addresses.check_url``.
@@ -73,6 +74,7 @@ class WebRequest:
     body: bytes | None = field(default=None, repr=False)
     timeout: float = 30.0
     proxy: str | None = field(default=None, repr=False)
+    authored_proxy: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = None
     allow_redirects: bool = True
     max_bytes: int | None = None
@@ -277,6 +279,7 @@ class _Hop:
 
     def __init__(self, request: WebRequest, scope: CancelScope, deadline: float) -> None:
         self.request, self._scope, self._deadline = request, scope, deadline
+        self._proxy = request.proxy
         try:
             self.target: Url = split_url(request.url)
         except ValueError as problem:
@@ -307,11 +310,17 @@ class _Hop:
         if not self.request.guarded:
             return UrlDecision()
         # Name resolution cannot be interrupted, only abandoned.
-        return run_interruptible(
-            lambda _: check_url(self.target.url, self.request.block_private, self.request.allowed_hosts),
-            self._scope,
-            self._seconds_left(),
-        )
+        return run_interruptible(lambda _: self._decision(), self._scope, self._seconds_left())
+
+    def _decision(self) -> UrlDecision:
+        request = self.request
+        decision = check_url(self.target.url, request.block_private, request.allowed_hosts)
+        if decision.reason or not request.proxy:
+            return decision
+        authored = request.proxy if request.authored_proxy is None else request.authored_proxy
+        proxy = check_proxy(request.proxy, authored, request.block_private, request.allowed_hosts)
+        self._proxy = _pinned(request.proxy, proxy)
+        return decision if proxy.reason is None else proxy
 
     def _seconds_left(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
@@ -320,9 +329,7 @@ class _Hop:
         """Return the request without its body, bound to the addresses that the guard has checked."""
         request = self.request
         # With a guard the environment's proxies are ignored: they would resolve the name again.
-        route = Route(
-            proxy=request.proxy, environment=not request.guarded, addresses=decision.addresses, tls=request.tls
-        )
+        route = Route(proxy=self._proxy, environment=not request.guarded, addresses=decision.addresses, tls=request.tls)
         limit = NO_LIMIT if request.max_bytes is None else request.max_bytes
         return HttpRequest(
             parse_private_target(self.target.url),
@@ -356,6 +363,15 @@ class _Hop:
             return WebFetchTimeoutError(f"WebFetch timed out: {self.origin}: {said}")
         kind = WebFetchError if problem.kind is Kind.SETTINGS else WebFetchConnectionError
         return kind(f"WebFetch could not get an answer from {self.origin}: {said}")
+
+
+def _pinned(proxy: str, decision: UrlDecision) -> str:
+    """Return the proxy at the address that was checked; by its name where its certificate has it."""
+    parts = parse_url(proxy)
+    if not decision.addresses or parts.scheme == "https":
+        return proxy
+    address = decision.addresses[0]
+    return parts._replace(host=f"[{address}]" if ":" in address else address).url
 
 
 def _blocked(reason: str) -> WebFetchError:

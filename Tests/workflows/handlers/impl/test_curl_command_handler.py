@@ -462,6 +462,52 @@ def test_the_guard_looks_at_urls_only(lab: EngineLab, fake_curl: FakeCurl) -> No
     assert run(lab, curl("-d", "10.0.0.1", "https://8.8.8.8", blockPrivateAddresses=True)) == "ran\n"
 
 
+GUARDS: list[dict[str, Any]] = [{"allowedHosts": ["8.8.8.8"]}, {"blockPrivateAddresses": True}]
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_ways_to_a_server_under_guard(lab: EngineLab, web: StubBackend, guard: dict[str, Any]) -> None:
+    """A local proxy is for the author and the configuration, not for what somebody said."""
+
+    def asked(*args: Any, said: str = "hello", **keys: Any) -> str:
+        node = curl("-s", "-H", "Authorization: mine", *args, "http://8.8.8.8/x", **guard, **keys)
+        lab.workflow("Main", [node], way=web.url, through="{chat_user_prompt_last_one}")
+        probes = {"CurlCommand": CurlCommandHandler()}
+        return str(list(start(lab, "Main", user(said), probes=probes))[-1])
+
+    for args, keys in (
+        (("-x", web.url), {}),
+        (("-x", "{way}"), {"blockOptionInjection": True}),
+        ((), {"proxy": web.url}),
+        ((), {"proxy": "{way}"}),
+        ((), {"proxy": f"http://{{chat_user_prompt_last_one}}:pw@127.0.0.1:{web.port}"}),
+    ):
+        assert asked(*args, **keys) == '{"ok": true}'
+    assert [request.path for request in web.requests] == ["http://8.8.8.8/x"] * 5
+    for args, keys in (
+        (("-x", "{chat_user_prompt_last_one}"), {}),
+        (("-x{chat_user_prompt_last_one}",), {}),
+        (("--proxy", "{through}"), {"blockOptionInjection": True}),
+        ((), {"proxy": "{chat_user_prompt_last_one}"}),
+        ((), {"proxy": "{through}"}),
+        ((), {"proxy": "{{ chat_user_prompt_last_one }}", "jinja2": True}),
+    ):
+        with pytest.raises(ValueError, match="blocked a request to a disallowed address: .*127.0.0.1"):
+            asked(*args, said=web.url, onError="return", **keys)
+    with pytest.raises(ValueError, match="leads to another address"):
+        asked("--connect-to", "::{chat_user_prompt_last_one}", said=f"127.0.0.1:{web.port}")
+    with pytest.raises(ValueError, match=r"args\[3\].*'proxy'"):
+        asked("{chat_user_prompt_last_one}", said=f"-x{web.url}")
+    assert len(web.requests) == 5
+
+
+def test_a_template_of_the_author_may_choose_an_option(lab: EngineLab, web: StubBackend) -> None:
+    node = curl("{% if 1 %}-k{% endif %}", "-s", web.url, jinja2=True, blockOptionInjection=True)
+    assert run(lab, node) == '{"ok": true}'
+    with pytest.raises(ValueError, match=r"args\[0\].*blockOptionInjection"):
+        run(lab, {**node, "args": ["{{ chat_user_prompt_last_one }}", web.url]}, said="-s")
+
+
 def test_redirects_are_not_followed_under_guard(lab: EngineLab, web: StubBackend) -> None:
     web.default = Reply(status=302, body=b"", headers={"Location": "/again"})
     with pytest.raises(RuntimeError, match="status 47"):

@@ -682,6 +682,36 @@ def test_a_proxy(lab: EngineLab, web: StubBackend) -> None:
     assert request.headers["proxy-authorization"] == "Basic bWU6cEBzcw=="
 
 
+@pytest.mark.parametrize("guard", [{"allowedHosts": ["8.8.8.8"]}, {"blockPrivateAddresses": True}, {}])
+def test_a_proxy_that_a_text_brings(lab: EngineLab, web: StubBackend, guard: dict[str, Any]) -> None:
+    def asked(proxy: str, said: str = "hello") -> str:
+        node = fetch("http://8.8.8.8/x", proxy=proxy, headers={"Authorization": "mine"}, onError="return", **guard)
+        lab.workflow("Main", [node], way=web.url, through="{chat_user_prompt_last_one}")
+        return str(list(start(lab, "Main", user(said), probes={"WebFetch": WebFetchHandler()}))[-1])
+
+    for proxy in (web.url, "{way}", f"http://{{chat_user_prompt_last_one}}:pw@127.0.0.1:{web.port}"):
+        assert asked(proxy) == '{"ok": true}'
+    for proxy, said in (
+        ("{chat_user_prompt_last_one}", web.url),
+        ("{through}", web.url),
+        ("http://{chat_user_prompt_last_one}", f"127.0.0.1:{web.port}"),
+        (f"http://{{chat_user_prompt_last_one}}:{web.port}", "127.0.0.1"),
+        ("http://127.0.0.1:{chat_user_prompt_last_one}", str(web.port)),
+    ):
+        output = asked(proxy, said)
+        assert output.startswith("WebFetch blocked a request to a disallowed address: " if guard else '{"ok"'), proxy
+    assert len(web.requests) == (3 if guard else 8)
+
+
+def test_the_proxy_is_at_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(["8.8.8.8", "127.0.0.1"])
+    found = lambda *_, **__: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), 0))]  # noqa: E731
+    monkeypatch.setattr(addresses.socket, "getaddrinfo", found)
+    decision = addresses.check_proxy("http://me:pw@rebinds.example:3128", "stand-in.invalid", True, None)
+    assert web_fetch_tool._pinned("http://me:pw@rebinds.example:3128", decision) == "http://me:pw@8.8.8.8:3128"
+    assert web_fetch_tool._pinned("https://rebinds.example", decision) == "https://rebinds.example"
+
+
 def test_the_proxy_of_the_environment(lab: EngineLab, web: StubBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", web.url)
     assert run(lab, fetch("http://far.invalid/a")) == '{"ok": true}'

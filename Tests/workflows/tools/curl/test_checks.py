@@ -14,8 +14,10 @@ from Middleware.workflows.tools.curl.options import (
     _IN_THE_HEAD,
     _LETTERS,
     _PLAIN_USERS,
+    _READING,
+    _ROUTES,
     _SECRET,
-    _TOUCH_FILES_OR_PROTOCOLS,
+    _TIME_LIMITS,
     _USERS,
     _WITH_VALUE,
     URL,
@@ -23,6 +25,7 @@ from Middleware.workflows.tools.curl.options import (
     has_option,
     injection_problem,
     read_arguments,
+    route_problem,
     without_last_breaks,
     without_secrets,
 )
@@ -72,8 +75,8 @@ def test_the_allowed_options_are_those_of_the_installed_curl() -> None:
     assert known | {"no-keepalive", "no-buffer", "no-progress-meter"} >= _FLAGS | _WITH_VALUE
     letters = {line[0][1]: name for name, line in named if re.fullmatch("-[^-]", line[0])}
     assert {letter: name for letter, name in letters.items() if name in _FLAGS | _WITH_VALUE} == _LETTERS
-    special = _TOUCH_FILES_OR_PROTOCOLS | _DATA_OR_FILE | _IN_THE_HEAD | _USERS | _PLAIN_USERS
-    assert special <= _FLAGS | _WITH_VALUE and _SECRET <= _WITH_VALUE
+    special = _DATA_OR_FILE | _IN_THE_HEAD | _USERS | _PLAIN_USERS
+    assert special <= _FLAGS | _WITH_VALUE and _SECRET | _ROUTES | _TIME_LIMITS <= _WITH_VALUE and _READING <= _FLAGS
 
 
 @table(
@@ -191,9 +194,15 @@ def test_schemes_in_data(filled: str, refused: bool) -> None:
 @pytest.mark.parametrize(
     ("template", "filled", "refused"),
     [
-        ("{x}", "-v", True),
+        ("{x}", "-s", True),
         ("{x}", "@/etc/passwd", True),
-        ("-{x}", "-v", False),
+        ("-{x}", "-s", True),
+        ("-s{x}", "-sS", True),
+        ("--{x}", "--silent", True),
+        ("--com{x}", "--compressed", True),
+        ("--max-time={x}", "--max-time=5", False),
+        ("-m{x}", "-m5", False),
+        ("-s{x}", "-s", False),
         ("@{x}", "@a", False),
         ("{x}", "a-@", False),
         ("x{x}", "x-v", False),
@@ -204,35 +213,168 @@ def test_option_injection(template: str, filled: str, refused: bool) -> None:
     assert problem(template, filled) is None
 
 
+# What texts bring, in all spellings of curl: the text, and whether an old file lets it through.
+BROUGHT = [
+    ("-s", True),
+    ("-S", True),
+    ("-sS", True),
+    ("-sSiIGf", True),
+    ("--silent", True),
+    ("--show-error", True),
+    ("--include", True),
+    ("--head", True),
+    ("--get", True),
+    ("--fail", True),
+    ("--compressed", True),
+    ("-m5", True),
+    ("-sm5", True),
+    ("-sm0.5", True),
+    ("--max-time=5", True),
+    ("--connect-timeout=1.5", True),
+    ("-m", False),
+    ("--max-time", False),
+    ("-m-x", False),
+    ("-m5 -k", False),
+    ("--max-time=5s", False),
+    ("--max-time=\u0665", False),
+    ("-xhttp://127.0.0.1:1", False),
+    ("-x", False),
+    ("-sxhttp://127.0.0.1:1", False),
+    ("-x=http://127.0.0.1", False),
+    ("--proxy", False),
+    ("--proxy=http://127.0.0.1", False),
+    ("--prox=http://127.0.0.1", False),
+    ("--preproxy=socks5://127.0.0.1", False),
+    ("--socks5-hostname=127.0.0.1", False),
+    ("-Ume:pw", False),
+    ("-n", False),
+    ("-sn", False),
+    ("--netrc", False),
+    ("--netrc-optional", False),
+    ("--next", False),
+    ("-:", False),
+    ("-s:", False),
+    ("-k", False),
+    ("-sk", False),
+    ("-ks", False),
+    ("-fkI", False),
+    ("--insecure", False),
+    ("--insec", False),
+    ("--no-insecure", False),
+    ("--connect-to=::127.0.0.1:1", False),
+    ("--connect-to", False),
+    ("--resolve=a:80:127.0.0.1", False),
+    ("--interface=lo", False),
+    ("--noproxy=*", False),
+    ("--unix-socket=/run/docker.sock", False),
+    ("-L", False),
+    ("-sL", False),
+    ("--location-trusted", False),
+    ("--max-redirs=9", False),
+    ("-v", False),
+    ("--verbose", False),
+    ("--trace-ascii=-", False),
+    ("-HX-Evil: 1", False),
+    ("-Aagent", False),
+    ("-XDELETE", False),
+    ("-dtext", False),
+    ("-d@/etc/passwd", False),
+    ("-Fa=@/etc/passwd", False),
+    ("--json={}", False),
+    ("-b", False),
+    ("-ba=b", False),
+    ("-o/tmp/x", False),
+    ("-O", False),
+    ("-T/etc/passwd", False),
+    ("-K/tmp/x", False),
+    ("-q", False),
+    ("--", False),
+    ("--url=http://127.0.0.1", False),
+    ("--no-silent", False),
+    ("--sil", False),
+    ("-\u0000s", False),
+]
+
+
+@table(("text", "passes"), BROUGHT, ids=repr)
+def test_options_that_a_text_brings(text: str, passes: bool) -> None:
+    after = ["-H", "Authorization: mine", "http://a"]
+    for template in ("{x}", "{x}{y}", text[:1] + "{x}", text[:2] + "{x}" if text.startswith("--") else "{x}"):
+        raw, filled = [template, *after], [text, *after]
+        assert bool(injection_problem(raw, filled, False, False)) is not passes, template
+        assert injection_problem(raw, filled, True, False), template
+
+
 @table(
-    "option",
+    ("before", "template", "text"),
     [
-        "-o/tmp/x",
-        "-O",
-        "-sSo",
-        "-T/etc/passwd",
-        "--output",
-        "--remote-name",
-        "--remote-name-all",
-        "--upload-file=x",
-        "--proto",
-        "-D-",
-        "-c/tmp/x",
-        "-w",
-        "-w%output{/tmp/x}",
-        "-sw",
-        "--write-out",
-        "--write-out=@/etc/passwd",
-        "--netrc-file",
-        "--unix-socket",
-        "-E",
-        "--key",
+        ([], "{x}", "-s"),
+        (["--data-raw", "a"], "{x}", "-s"),
+        (["-sS"], "{x}", "--silent"),
+        (["http://a"], "{x}", "-s"),
     ],
 )
-def test_options_that_touch_files_or_protocols(option: str) -> None:
-    assert problem("{x}", option, ["http://a"])
-    assert problem(option, option, ["http://a"]) is None
-    assert problem("{x}", option, ["-d"]) is None  # a value, not an option
+def test_the_place_of_an_option_makes_no_difference(before: list[str], template: str, text: str) -> None:
+    assert problem(template, text, before) is None and problem(template, text, before, block=True)
+    assert problem(template, "-k", before)
+
+
+@table(
+    ("raw", "filled"),
+    [
+        (["-d{x}", "-H", "A: b", "http://a"], ["-d", "-H", "A: b", "http://a"]),
+        (["-sH{x}", "-k", "http://a"], ["-sH", "-k", "http://a"]),
+        (["--data{x}", "-H", "A: b"], ["--data", "-H", "A: b"]),
+        (["{x}", "-H", "A: b"], ["--", "-H", "A: b"]),
+        (["-{x}", "-H", "A: b"], ["--", "-H", "A: b"]),
+        (["{x}--", "-H", "A: b"], ["--", "-H", "A: b"]),
+    ],
+)
+def test_no_text_changes_what_the_next_argument_is(raw: list[str], filled: list[str]) -> None:
+    assert injection_problem(raw, filled, False, False)
+
+
+@table(
+    "raw",
+    [["-d", "{x}", "http://a"], ["--", "{x}"], ["-s", "--", "{x}"], ["--data={x}", "http://a"], ["-H", "--", "a"]],
+)
+def test_an_empty_text_that_changes_nothing(raw: list[str]) -> None:
+    assert injection_problem(raw, [item.replace("{x}", "") for item in raw], False, False) is None
+
+
+PRIVATE = "127.0.0.1:9050"
+
+
+@table(
+    ("raw", "authored", "filled", "refused"),
+    [
+        (["-x", "{x}"], "stand-in.invalid", PRIVATE, True),
+        (["-x", "{x}"], "stand-in.invalid", f"socks5h://{PRIVATE}", True),
+        (["-x", "{x}"], "stand-in.invalid", "http://8.8.8.8:1", False),
+        (["-x", "socks5h://{x}:9050"], "stand-in.invalid", "127.0.0.1", True),
+        (["-xhttp://{x}"], "stand-in.invalid", PRIVATE, True),
+        (["--proxy=http://{x}"], "stand-in.invalid", PRIVATE, True),
+        (["--proxy", "http://{x}"], "stand-in.invalid", "me@10.0.0.1", True),
+        (["-sx", "{x}"], "stand-in.invalid", "[::1]:1", True),
+        (["-x", f"socks5h://{PRIVATE}"], "", "", False),
+        (["-x", "{config}"], PRIVATE, PRIVATE, False),
+        (["-x", f"socks5h://{{x}}:pw@{PRIVATE}"], "stand-in.invalid", "chat-1", False),
+        (["-x", f"socks5h://{{x}}:pw@{PRIVATE}"], "stand-in.invalid", "a@10.0.0.1/", True),
+        (["-x", f"socks5h://{{x}}:pw@{PRIVATE}"], "stand-in.invalid", "a\\@10.0.0.1", True),
+        (["-x", "http://127.0.0.1:{x}"], "stand-in.invalid", "22", True),
+        (["--connect-to", "::{x}:80"], "stand-in.invalid", "127.0.0.1", True),
+        (["--connect-to", "::127.0.0.1:80"], "", "", False),
+        (["--resolve", "a:80:{x}"], "stand-in.invalid", "8.8.8.8", True),
+        (["--resolve", "a:80:{config}"], "127.0.0.1", "127.0.0.1", False),
+        (["--unix-socket", "/run/{x}"], "stand-in.invalid", "docker.sock", True),
+        (["-d", "{x}"], "stand-in.invalid", PRIVATE, False),
+    ],
+)
+def test_ways_that_a_text_brings(raw: list[str], authored: str, filled: str, refused: bool) -> None:
+    def with_text(text: str) -> list[str]:
+        return ["-s", *[item.replace("{x}", text).replace("{config}", text) for item in raw], "http://8.8.8.8"]
+
+    assert bool(route_problem(with_text(filled), with_text(authored), True, None)) is refused
 
 
 @pytest.mark.parametrize(
@@ -242,42 +384,30 @@ def test_options_that_touch_files_or_protocols(option: str) -> None:
         ("--output={x}", "--output=/tmp/x", False),
         ("-{output}", "-o/tmp/x", True),
         ("-s{x}", "-so/tmp/x", True),
-        ("{x}", "-v", False),
-        ("{x}", "--max-time", False),
+        ("-k{x}", "-ks", False),
+        ("{x}", "--silent", False),
     ],
 )
 def test_who_wrote_the_option(template: str, filled: str, refused: bool) -> None:
     assert bool(problem(template, filled, ["http://a"])) is refused
+    assert problem(filled, filled, ["http://a"], block=True) is None
+    assert problem("{x}", filled, ["--data-raw"]) is None  # a value, not an option
 
 
-def test_other_options_may_be_filled_in() -> None:
-    refused = {name for name in _FLAGS | _WITH_VALUE if problem("{x}", f"--{name}", ["http://a"])}
-    assert refused == _TOUCH_FILES_OR_PROTOCOLS
+def test_no_other_options_may_be_filled_in() -> None:
+    names = {name: f"--{name}=5" if name in _WITH_VALUE else f"--{name}" for name in _FLAGS | _WITH_VALUE}
+    allowed = {name for name, item in names.items() if not problem("{x}", item, ["http://a"])}
+    assert allowed == _READING | _TIME_LIMITS
+    page = (Path(__file__).parents[4] / "Docs/User/web-nodes.md").read_text(encoding="utf-8")
+    listed = re.search("A variable can bring only (.*?) to", page, re.DOTALL)
+    assert listed is not None
+    named = {name.lstrip("-") for name in re.findall("`(-[^`]*)`", listed[1])}
+    assert {_LETTERS.get(name, name) for name in named} == allowed
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        "-d@/etc/passwd",
-        "--data=@/etc/passwd",
-        "-Fa=@/etc/passwd",
-        "-Fa=<x",
-        "-H@x",
-        "-bfile",
-        "--json=@x",
-        "--data-urlencode=a@x",
-        "--url-query=@x",
-        "-sd@x",
-    ],
-)
-def test_options_with_data_from_files(option: str) -> None:
-    assert problem("{x}", option, ["http://a"])
+@pytest.mark.parametrize("option", ["-d@/etc/passwd", "-Fa=@/etc/passwd", "-H@x", "--json=@x", "-o/tmp/x", "-T/x"])
+def test_the_author_may_write_them(option: str) -> None:
     assert problem(option, option, ["http://a"]) is None
-
-
-@pytest.mark.parametrize("option", ["-dtext", "-Fa=b", "-HA: b", "-ba=b", "--json={}", "--data-urlencode=a=@b", "-b"])
-def test_options_with_data(option: str) -> None:
-    assert problem("{x}", option, ["http://a"]) is None
 
 
 @table(
@@ -326,7 +456,7 @@ def test_line_breaks_at_the_end_do_no_harm() -> None:
     ("raw", "filled", "refused"),
     [
         (["{a}", "{b}"], ["-d", "@/etc/passwd"], True),
-        (["{a}", "@mine"], ["-d", "@mine"], False),
+        (["{a}", "@mine"], ["-d", "@mine"], True),
         (["-d", "{b}"], ["-d", "@/etc/passwd"], False),
         (["-d{b}"], ["-d@x"], False),
         (["--url", "{b}"], ["--url", "@/tmp/urls"], True),
