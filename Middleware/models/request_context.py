@@ -69,6 +69,7 @@ class RequestContext:
         asked_model: the model that the client has named; "" for none.
         misspelt_model: in words that there is no model of this name, and the nearest one; "" if it is not nearly one.
         body_bytes: the length of its body.
+        peer: where it came from, as ``client_addresses.peer_of`` says it; () if no client has sent it.
         asked: the conversation as the client has sent it.
         via: the value of the header ``X-Wilmer-Via`` for the back-ends that are called for it; "" before the first.
         traceparent: the header of this name, with which a client says which trace the request belongs to; "" for none.
@@ -123,6 +124,7 @@ class RequestContext:
     leave_gate: Callable[[], object] | None = field(default=None, repr=False)
     give_way: Callable[[], object] | None = field(default=None, repr=False)
     kind: str = ""
+    peer: tuple[str, ...] = field(default=(), repr=False)
     origin: tuple[str, int | None] | None = None
     asked_model: str = ""
     misspelt_model: str = ""

@@ -31,7 +31,7 @@ from Middleware.api.edge.browser_safety import (
     Refusal,
     has_body,
 )
-from Middleware.api.edge.client_addresses import public_address, refusal_of_public
+from Middleware.api.edge.client_addresses import peer_of, public_address, refusal_of_public
 from Middleware.api.edge.content_codings import coding_of, decoded, refusal_of
 from Middleware.api.errors import NO_RETRY, RETRY_AFTER, PublicError, error_body
 from Middleware.api.running.running_requests import REQUEST_ID_KEY, REQUEST_KEY, running_requests
@@ -180,6 +180,7 @@ class AdmissionMiddleware:
             api_type=api_type_of(environ),
             key_name=environ.get(KEY_NAME_KEY, ""),
             api_key=api_key_of(environ),
+            peer=peer_of(environ),
         )
         request.listeners = self._listeners
         return admit(self.app, request, environ, start_response)
@@ -223,7 +224,9 @@ class AdmissionMiddleware:
         return None
 
     def _check_key(self, environ: WSGIEnvironment) -> Refusal | None:
-        if self._keys is None or _is_health_check(environ):
+        if self._keys is None:
+            return self._browsers.refusal_of_reader(environ)
+        if _is_health_check(environ):
             return None
         grant = self._keys.grant(authorization_of(environ))
         if grant is None:

@@ -37,6 +37,9 @@ _DEFAULT_PORTS = {"http": "80", "https": "443"}
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[^\x00-,/:-@\[-^`{-}\x7f]*)(?::(\d{1,5}))?", re.ASCII)
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[\w.~-]+)(?::\d{1,5})?", re.ASCII)
 _FIELD_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2000}", re.ASCII)
+# The paths whose GET returns what a client said or did. A page under a foreign name can choose most headers that it
+# sends there, so none of them decides whether the name is checked.
+_TELLING = re.compile(r"(?:/v1)?/responses/.+|/api/extra/generate/check|/metrics")
 _PRIVATE_ENDINGS = (".localhost", ".local", ".internal", ".lan", ".home.arpa", ".localdomain")
 
 
@@ -137,7 +140,19 @@ class BrowserSafety:
     def _refusal_of_name(self, environ: WSGIEnvironment) -> Refusal | None:
         """Refuse an unknown host name from browsers that omit Sec-Fetch-Site, as they do on plain HTTP connections."""
         # Programs other than browsers cannot be made to send requests by a web page.
-        if not environ.get("HTTP_HOST", "").strip() or not environ.get("HTTP_USER_AGENT", "").startswith("Mozilla/"):
+        if not environ.get("HTTP_HOST", "").strip() or not _has_signs_of_browser(environ):
+            return None
+        return self.refusal_of_host(environ)
+
+    def refusal_of_reader(self, environ: WSGIEnvironment) -> Refusal | None:
+        """Refuse to tell what clients said or did under an unknown host name, whatever sends the request.
+
+        For servers without a list of keys: an accepted key proves that the request is not one of a foreign page. That
+        the origin is accepted proves it, too, and browsers always name the host.
+        """
+        if environ.get("REQUEST_METHOD") not in ("GET", "HEAD") or "HTTP_ORIGIN" in environ:
+            return None
+        if not environ.get("HTTP_HOST", "").strip() or not _TELLING.fullmatch(environ.get("PATH_INFO", "").rstrip("/")):
             return None
         return self.refusal_of_host(environ)
 
@@ -220,6 +235,17 @@ def _preflight_headers(environ: WSGIEnvironment) -> Headers:
     if environ.get("HTTP_ACCESS_CONTROL_REQUEST_PRIVATE_NETWORK") == "true":
         headers.append(("Access-Control-Allow-Private-Network", "true"))
     return headers
+
+
+def _has_signs_of_browser(environ: WSGIEnvironment) -> bool:
+    """Return whether the headers are those of a browser, of which a page can leave out or change some."""
+    language = environ.get("HTTP_ACCEPT_LANGUAGE", "*").strip()
+    if language != "*" or "HTTP_REFERER" in environ or environ.get("HTTP_USER_AGENT", "").startswith("Mozilla/"):
+        return True
+    signs = {name for name in environ if name.startswith("HTTP_SEC_")}
+    # Node's own fetch sends this pair with each request. On plain HTTP, a page can send the second only.
+    is_node = signs == {"HTTP_SEC_FETCH_MODE"} and "HTTP_ACCEPT_LANGUAGE" in environ
+    return bool(signs) and not is_node
 
 
 def _is_web(normal: str) -> bool:

@@ -22,6 +22,14 @@ _FOR = re.compile(r"\bfor\s*=\s*(\"[^\"]*\"|[^;,\s]*)", re.IGNORECASE)
 _ADDRESS = re.compile(r"\[([^\]]*)\](?::\d+)?|(\d+(?:\.\d+){3})(?::\d+)?")
 
 
+def peer_of(environ: WSGIEnvironment) -> tuple[str, ...]:
+    """Return the address of the connection with what proxies say of its client: both must be equal for the same peer.
+
+    So a header, which a client can send itself, never makes it the same as a client with another address.
+    """
+    return environ.get("REMOTE_ADDR", ""), *(environ.get(name, "") for name in FORWARDED)
+
+
 def public_address(environ: WSGIEnvironment) -> str | None:
     """Return the first address of a request's origin that is not a private one; None if all are private.
 

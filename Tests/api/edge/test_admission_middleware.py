@@ -17,6 +17,7 @@ from werkzeug.wrappers import Response
 from werkzeug.wsgi import ClosingIterator
 
 from Middleware.api.app import build_wsgi_application, create_app
+from Middleware.api.edge.access_keys import AccessKeys
 from Middleware.api.edge.admission_middleware import MEGABYTE, AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
 from Middleware.api.running.running_requests import request_of, running_requests
@@ -516,3 +517,33 @@ def test_shutdown_sends_the_queue_home(lab: ApiLab, gate: FairSemaphore, monkeyp
     assert until(lambda: gate.waiting == 1)
     running_requests().shut_down(2)
     assert asker.answer().status_code == 503 and lab.backend.requests == []
+
+
+# -- what a page under a foreign name may read -------------------------------------------------------------------------
+
+# What these tell is the same for everyone: names of models and workflows, versions, documentation, whether it works.
+SAYS_NOTHING = re.compile(
+    r"/|/health|/docs/.*|(/v1)?/models(/.*)?|/api/(tags|version|ps|v1/.*|extra/version|extra/true_max_context_length)"
+    r"|/static/.*|/api/extra/perf"
+)
+
+
+def test_every_get_is_known_to_tell_nothing_or_has_the_name_checked() -> None:
+    app = create_app()
+    found = {rule.rule for rule in app.url_map.iter_rules() if "GET" in (rule.methods or ())}
+    assert len(found) > 10
+    client = Client(build_wsgi_application(app))
+    for rule in sorted(found):
+        path = re.sub("<[^>]*>", "x", rule)
+        answer = client.get(path, headers={"Host": "evil.example", "User-Agent": "x"})
+        expected = SAYS_NOTHING.fullmatch(path) is not None
+        assert (answer.status_code != 403) == expected, (path, answer.text)
+
+
+def test_an_accepted_key_reads_under_any_name(tmp_path: Path) -> None:
+    file = tmp_path / "keys.txt"
+    file.write_text("a-key-of-a-client\n", encoding="utf-8")
+    client = Client(AdmissionMiddleware(Inner(), keys=AccessKeys(str(file), list)))
+    for key, status in (("a-key-of-a-client", 200), ("another-key", 401), ("", 401)):
+        headers = {"Host": "llm.example.com", **({"Authorization": f"Bearer {key}"} if key else {})}
+        assert client.get("/v1/responses/resp_1", headers=headers).status_code == status

@@ -11,6 +11,7 @@ from Middleware.api.edge.browser_safety import BrowserDecision, BrowserSafety, i
 from Tests.tables import table
 
 CHAT = "https://chat.example.com"
+CHECK = "/api/extra/generate/check"
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 
 
@@ -36,7 +37,56 @@ def status(decision: BrowserDecision) -> int:
 @table("content_type", ["application/json", "text/plain", "application/x-www-form-urlencoded", ""])
 def test_programs_call_by_any_name_and_with_any_content_type(host: str, content_type: str) -> None:
     assert decide(HOST=host, CONTENT_TYPE=content_type, USER_AGENT="Python/3.12 aiohttp/3.11") == BrowserDecision()
-    assert decide(HOST=host, CONTENT_TYPE=content_type, USER_AGENT="node", SEC_FETCH_MODE="cors") == BrowserDecision()
+    node = {"USER_AGENT": "node", "SEC_FETCH_MODE": "cors", "ACCEPT_LANGUAGE": "*"}
+    assert decide(HOST=host, CONTENT_TYPE=content_type, **node) == BrowserDecision()
+    assert decide("GET", HOST=host, **node) == BrowserDecision()
+
+
+# A page can change or leave out some of a browser's headers, but not those that begin with Sec-.
+SIGNS = (
+    {"USER_AGENT": FIREFOX},
+    {"USER_AGENT": "x", "REFERER": "http://evil.example/"},
+    {"REFERER": ""},
+    {"ACCEPT_LANGUAGE": "en-US,en;q=0.5"},
+    {"USER_AGENT": "x", "ACCEPT_LANGUAGE": "de"},
+    {"ACCEPT_LANGUAGE": ""},
+    {"SEC_GPC": "1"},
+    {"SEC_CH_UA": '"Chromium"', "ACCEPT_LANGUAGE": "*"},
+    {"SEC_FETCH_MODE": "cors"},
+    {"SEC_FETCH_MODE": "cors", "SEC_FETCH_DEST": "empty", "ACCEPT_LANGUAGE": "*"},
+    {"SEC_PURPOSE": "prefetch", "SEC_FETCH_MODE": "cors", "ACCEPT_LANGUAGE": "*"},
+)
+
+
+@table("signs", SIGNS)
+@table("method", ["GET", "HEAD", "POST"])
+def test_signs_of_a_browser_have_the_host_name_checked(signs: dict[str, str], method: str) -> None:
+    assert status(decide(method, HOST="evil.example:5000", **signs)) == 403
+    assert status(decide(method, HOST="192.168.1.5:5000", **signs)) == 200
+
+
+TELLING = ("/v1/responses/resp_1", "/responses/resp_1", "/v1/responses/r/input_items", "/metrics", "/metrics/", CHECK)
+
+
+@table("path", TELLING)
+@table(
+    "headers",
+    [{}, {"USER_AGENT": "x"}, {"ACCEPT_LANGUAGE": "*"}, {"SEC_FETCH_MODE": "cors"}, {"AUTHORIZATION": "Bearer x"}],
+)
+def test_what_clients_said_is_told_under_known_names_only(path: str, headers: dict[str, str]) -> None:
+    def refused(method: str, host: str, **more: str) -> bool:
+        fields = {f"HTTP_{name}": value for name, value in {"HOST": host, **headers, **more}.items()}
+        environ = {"REQUEST_METHOD": method, "PATH_INFO": path, **fields}
+        return BrowserSafety((CHAT,), machine="mybox").refusal_of_reader(environ) is not None
+
+    for method in ("GET", "HEAD"):
+        for host in ("evil.example", "evil.example:5000", "a b", "127.0.0.1.evil.example"):
+            assert refused(method, host)
+            # Its own origin is a foreign one, which is refused before.
+            assert not refused(method, host, ORIGIN="http://localhost:3000")
+        for host in ("localhost:5000", "192.168.1.5", "mybox", "wilmer:5000", "nas.local", "chat.example.com", ""):
+            assert not refused(method, host)
+    assert not refused("POST", "evil.example")
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------

@@ -6,10 +6,12 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 from flask import Flask, Response
+from flask import request as http
 
 from Middleware.api import api_helpers
 from Middleware.api.answers.answer import FinishedAnswer
 from Middleware.api.answers.stream_renderers import KoboldStream
+from Middleware.api.edge.client_addresses import peer_of
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, read_json_body
 from Middleware.api.requests.messages import generate_messages
 from Middleware.api.running.running_requests import running_requests
@@ -111,5 +113,10 @@ class KoboldApiHandler(BaseApiHandler):
 
 
 def _running() -> list[RequestContext]:
-    """Return the requests of the current client's key to this API that have no answer yet, oldest first."""
-    return running_requests().of_client(KOBOLD_GENERATE, api_helpers.extract_api_key())
+    """Return the requests of the current client to this API that have no answer yet, oldest first.
+
+    Those are the ones with its key; without a key, those of the same peer, as anyone may send none.
+    """
+    key, peer = api_helpers.extract_api_key(), peer_of(http.environ)
+    running = running_requests().of_client(KOBOLD_GENERATE, key)
+    return [request for request in running if key is not None or request.peer == peer]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from werkzeug.test import Client
 
 from Middleware.addons.init.probing import probe
 from Middleware.addons.init.servers import NoServer
@@ -222,6 +223,45 @@ def test_the_text_so_far(lab: ApiLab, server: Server) -> None:
     running.close()
     assert settled()
     assert said(server, CHECK, "mine") == nothing
+
+
+# Others than the owner of the stream, whose address is 10.0.0.7: in address, in what proxies say, or in the key.
+OTHERS = (
+    {"REMOTE_ADDR": "10.0.0.8"},
+    {"REMOTE_ADDR": "10.0.0.8", "HTTP_X_FORWARDED_FOR": "10.0.0.7"},
+    {"REMOTE_ADDR": "10.0.0.8", "HTTP_FORWARDED": "for=10.0.0.7"},
+    {"HTTP_X_FORWARDED_FOR": "10.0.0.7"},
+    {"HTTP_X_FORWARDED_FOR": ""},
+    {"HTTP_X_REAL_IP": "10.0.0.9"},
+    {"HTTP_VIA": "1.1 proxy"},
+    {"REMOTE_ADDR": "::1"},
+    {"REMOTE_ADDR": ""},
+    {"HTTP_AUTHORIZATION": "Bearer x"},
+)
+
+
+@table("proxied", [{}, {"HTTP_X_FORWARDED_FOR": "10.1.1.1"}], ids=["direct", "behind a proxy"])
+def test_without_a_key_only_the_same_peer_reads_and_aborts(lab: ApiLab, proxied: dict[str, str]) -> None:
+    lab.backend.responder = lambda request: ENDLESS
+    client = Client(build_wsgi_application(create_app()))
+    owner = {"REMOTE_ADDR": "10.0.0.7", **proxied}
+    running = client.post(STREAM, json={"prompt": "a"}, environ_base=owner)
+    chunks = running.iter_encoded()
+    assert b"one" in next(chunks)
+
+    def text_for(environ: dict[str, str]) -> str:
+        return str(client.get(CHECK, environ_base=environ).get_json()["results"][0]["text"])
+
+    for other in ({**owner, **environ} for environ in OTHERS):
+        # An empty header is the same as none.
+        if {name: value for name, value in other.items() if value} != owner:
+            assert text_for(other) == "", other
+            client.post(ABORT, environ_base=other)
+    assert text_for(owner).startswith("one")
+    assert client.post(ABORT, environ_base=owner).status_code == 200
+    assert b"stop" in b"".join(chunks)
+    running.close()
+    assert settled()
 
 
 def test_abort_of_a_request_that_waits_at_the_gate(lab: ApiLab, monkeypatch: pytest.MonkeyPatch) -> None:
