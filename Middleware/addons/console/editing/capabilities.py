@@ -27,6 +27,7 @@ from Middleware.addons.console.editing.flows import (
 from Middleware.utilities.config.check import shortened
 from Middleware.utilities.config.declarations import ConfigKey, as_flag
 from Middleware.utilities.config.json_source import child
+from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
 
 # A line of a dialog.
@@ -195,7 +196,9 @@ def _of_node(flow: WorkflowFlow, view: NodeView, own: Mapping[str, Feed]) -> Ite
 
 def _of_feed(view: NodeView, feed: Feed, action: str = "") -> Capability:
     file, key = view.loaded.display, feed.key
-    target = [view.node.get(name) for name in ("workflowName", "conditionalWorkflows", "workflowUserFolderOverride")]
+    target = [
+        NODE.value(view.node, name) for name in ("workflowName", "conditionalWorkflows", "workflowUserFolderOverride")
+    ]
     names = (file, key.capability, feed.form, identity(target if key is PASSED else None))
     shown = as_text(feed.value.shown) or ("what an LLM writes" if key is ANSWER else "''")
     return Capability(

@@ -126,8 +126,8 @@ class WorkflowFlow:
 
     def own_feeds(self, view: NodeView) -> Iterator[Feed]:
         """Yield the values with which a node acts by itself, and its lists of what is allowed."""
-        for key in declared(view):
-            if key.capability and key.kind != "bool" and view.node.get(key.name) not in (None, "", [], {}):
+        for key, value in () if view.is_misread else view.values():
+            if key.capability and key.kind != "bool" and value not in ("", [], {}):
                 yield self.feed(view, key, key.name)
 
     def feed(self, view: NodeView, key: ConfigKey, *path: str | int) -> Feed:
@@ -229,10 +229,10 @@ class Flows:
             self._by_stem.setdefault(_stem(display), []).append(display)
         self._folders = {user: _folders(user, settings) for user, settings in self._users.items()}
         self._lent = {
-            _folded(view.node.get("workflowUserFolderOverride"))
+            _folded(NODE.value(view.node, "workflowUserFolderOverride"))
             for flow in self.workflows.values()
             for view in flow.views
-        } | {_folded(settings.get("sharedWorkflowsSubDirectoryOverride")) for settings in self._users.values()}
+        } | {_folded(USER.value(settings, "sharedWorkflowsSubDirectoryOverride")) for settings in self._users.values()}
         self.feeds, self.names = self._all_feeds()
 
     def _all_feeds(self) -> tuple[dict[str, list[Feed]], set[str]]:
@@ -265,7 +265,7 @@ class Flows:
         for display, view in callers:
             position = number - 1 - messages_first(view)
             if 0 <= position < len(passed(view)):
-                is_list = isinstance(view.node["scoped_variables"], (list, tuple))
+                is_list = isinstance(NODE.value(view.node, "scoped_variables"), (list, tuple))
                 path = ("scoped_variables", position) if is_list else ("scoped_variables",)
                 yield display, self.workflows[display].feed(view, PASSED, *path)
 
@@ -276,7 +276,7 @@ class Flows:
         if not names and key is None:
             return []
         users, folders = self._served(_folded(view.loaded.display))
-        names += [str(self._users[user].get(key)) for user in users] if key else []
+        names += [str(USER.value(self._users[user], key)) for user in users] if key else []
         override = child_folder(view)
         if override:
             folders = [_folded(override)]
@@ -309,7 +309,7 @@ def _loaded(display: str, content: object) -> LoadedWorkflow | None:
 
 def _folders(user: str, settings: Mapping[str, object]) -> list[str]:
     """Return the folders below Workflows in which a user's workflows are looked for."""
-    override = settings.get("workflowConfigsSubDirectoryOverride")
+    override = USER.value(settings, "workflowConfigsSubDirectoryOverride")
     folder = _folded(override) if isinstance(override, str) and override.strip() else _folded(user)
     return [f"_overrides/{folder}", folder]
 
