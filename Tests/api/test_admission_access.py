@@ -18,9 +18,11 @@ from Middleware.api.edge.access_keys import AccessKeys
 from Middleware.api.edge.admission_middleware import BODY_LEFT_KEY, AdmissionMiddleware
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
+from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext
 from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.idempotency_service import idempotency_service
+from Middleware.utilities import encryption_utils
 from Tests.api.api_lab import CHAT, ApiLab, settled
 from Tests.api.front_dialects import message_at
 from Tests.stub_backend import StubBackend
@@ -112,6 +114,27 @@ def test_every_route_wants_a_key(app: Any, method: str, path: str, key: str) -> 
         assert response.get_data() == b""
         return
     assert "key" in message_at(path, json.loads(response.get_data()), 401)
+
+
+def test_a_key_that_is_refused_is_not_stretched(lab: ApiLab, app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That takes a processor for many milliseconds, so it is only for keys of the list, and once for each of them."""
+    lab.user_file("ann", encryptUsingApiKey=True)
+    derived: list[str] = []
+    derive = encryption_utils._derive
+
+    def noted(api_key: str, user_name: str | None) -> bytes:
+        derived.append(api_key)
+        return derive(api_key, user_name)
+
+    monkeypatch.setattr(encryption_utils, "_derive", noted)
+    for method, path in ROUTES:
+        for key in ("wrong", KEY[:-1], KEY.upper()):
+            assert ask(app, path, method, key, json=chat() if method == "POST" else None).status_code == 401
+    assert derived == []
+    process().one(encryption_utils.DerivedKeys)._kept.clear()
+    for _ in range(3):
+        assert ask(app, key=KEY, json=chat()).status_code == 200
+    assert derived == [KEY]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ def change(call: Call) -> dict[str, object]:
         raise ConsoleError(
             500, f"The settings cannot be written: {error.strerror or type(error).__name__}.", where="settings.json"
         ) from None
+    call.records.folder.remove_old_exports(call.records.settings.current().days)
     return show(call)
 
 

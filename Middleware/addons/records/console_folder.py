@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import time
 
 from Middleware.utilities.files.file_access import atomic_write, folder_lock
 
 OWNER_ONLY = 0o600
 OWNER_ONLY_FOLDER = 0o700
+DAY = 24 * 60 * 60
 EXPORTS = "exports"
 """The folder of exported discussions."""
 SECRET_BYTES = 32
@@ -30,8 +32,9 @@ class ConsoleFolder:
         os.makedirs(self.path, mode=OWNER_ONLY_FOLDER, exist_ok=True)
         return self.path
 
-    def remove_exports_before(self, moment: float) -> None:
-        """Remove the exports that are older; ``moment`` in seconds since 1970. What is in use now goes another time."""
+    def remove_old_exports(self, days: int) -> None:
+        """Remove the exports that are older than ``days``. What is in use now goes another time."""
+        moment = time.time() - days * DAY
         with contextlib.suppress(OSError), os.scandir(self.file(EXPORTS)) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):

@@ -52,8 +52,9 @@ class RunRecords:
         self._notes = NoteHandler(self.recorder)
 
     def begin(self) -> None:
-        """Listen to the log, of which runs keep their warnings."""
+        """Listen to the log, of which runs keep their warnings; remove old exports."""
         logging.getLogger().addHandler(self._notes)
+        self.folder.remove_old_exports(self.settings.current().days)
 
     def close(self) -> None:
         """Write what is under way, at the end of the process."""

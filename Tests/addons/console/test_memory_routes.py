@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -212,3 +213,33 @@ def test_the_runs_of_a_discussion_go_with_it(lab: Lab) -> None:
     lab.ring.all.extend([run(discussion="open", user="tester"), run(discussion="other", user="tester")])
     assert lab.operator.call("DELETE", "discussions/open?runs=1").status == 200
     assert [document.facts["discussion"] for document in lab.ring.all] == ["other"]
+
+
+def test_exports_go_with_their_discussion_and_after_fewer_days(lab: Lab) -> None:
+    folder = Path(lab.console.path) / "exports"
+    for name, browser in (("open", lab.operator), ("mill", lab.own), ("secret", lab.own), ("secret", lab.own)):
+        assert browser.post(f"discussions/{name}/rebuild", {}).status == 200
+    assert len(list(folder.iterdir())) == 4
+    # The operator cannot read what is encrypted, and yet delete it.
+    assert lab.operator.call("DELETE", "discussions/secret").json["left"] == []
+    assert sorted(path.name[:4] for path in folder.iterdir()) == ["mill", "open"]
+    [old] = folder.glob("mill*")
+    day = 24 * 60 * 60
+    os.utime(old, (time.time() - 8 * day,) * 2)
+    assert lab.operator.call("PUT", "settings", {"days": 9}).status == 200 and old.exists()
+    assert lab.operator.call("PUT", "settings", {"days": 7}).status == 200 and not old.exists()
+
+
+@pytest.mark.parametrize(("wording", "status", "kept"), [(None, 200, True), (False, 200, True), (True, 200, False)])
+@pytest.mark.parametrize("part", ["summary", "memories", "state"])
+def test_the_earlier_wording_may_be_forgotten(
+    lab: Lab, part: str, wording: bool | None, status: int, kept: bool
+) -> None:
+    entry = lab.entries(lab.operator, f"discussions/open?part={part}")[-1]
+    body = {"text": "Another text.", **({} if wording is None else {"wording": wording})}
+    assert lab.operator.call("PUT", f"discussions/open/memories/{entry['key']}", body).status == status
+    backups = Path(lab.discussions.folder("open").folder).glob("*.bak")
+    assert any(entry["text"] in path.read_text("utf-8") for path in backups) is kept
+    for wrong in ("yes", 1, None):
+        answer = lab.operator.call("PUT", f"discussions/open/memories/{entry['key']}", {"text": "x", "wording": wrong})
+        assert (answer.status, answer.json["error"]["where"]) == (400, "wording")

@@ -15,6 +15,7 @@ from Middleware.addons.discussions import exports, memory_command, removal
 from Middleware.addons.discussions.contents import Part, page
 from Middleware.addons.discussions.editing import DiscussionEditor, MemoryKey
 from Middleware.addons.records.console_folder import ConsoleFolder
+from Middleware.addons.records.records import build_records
 from Middleware.addons.records.settings import RecordSettings
 from Middleware.addons.records.store.disk import Disk
 from Middleware.common import instance_global_variables as instance
@@ -323,8 +324,9 @@ def test_exports_stay_found_when_all_is_moved(lab: DiscussionLab, tmp_path: Path
     assert exports._mark(lab.find("mill"), str(tmp_path / "new" / "Console" / "exports")) == known
 
 
-@pytest.mark.parametrize("runs", [False, True])
-def test_exports_go_after_the_days_of_the_settings(tmp_path: Path, runs: bool) -> None:
+@pytest.mark.parametrize("when", ["each hour", "each hour, with runs", "at the start"])
+def test_exports_go_after_the_days_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    monkeypatch.setattr(instance, "CONSOLE_DIRECTORY", str(tmp_path))
     console = ConsoleFolder(str(tmp_path))
     settings = RecordSettings(console, "texts")
     settings.change({"days": 3})
@@ -335,9 +337,14 @@ def test_exports_go_after_the_days_of_the_settings(tmp_path: Path, runs: bool) -
         (folder / name).write_text("{}", encoding="utf-8")
         os.utime(folder / name, (now - days * day, now - days * day))
     (folder / "kept").mkdir()
-    disk = Disk(console, settings.current)
-    if runs:
-        disk.open()
-    disk.retain()
-    disk.close()
+    if when == "at the start":
+        records = build_records("on")
+        records.begin()
+        records.close()
+    else:
+        disk = Disk(console, settings.current)
+        if "runs" in when:
+            disk.open()
+        disk.retain()
+        disk.close()
     assert sorted(path.name for path in folder.iterdir()) == ["kept", "new.json"]

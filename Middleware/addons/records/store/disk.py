@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
 
-from Middleware.addons.records.console_folder import OWNER_ONLY, ConsoleFolder
+from Middleware.addons.records.console_folder import DAY, OWNER_ONLY, ConsoleFolder
 from Middleware.addons.records.model import MICROSECONDS, UNFINISHED, RunDocument, StoredRun
 from Middleware.addons.records.settings import StoredSettings
 from Middleware.addons.records.store import store_files
@@ -25,7 +25,6 @@ from Middleware.utilities.files.file_access import folder_lock, process_lock
 logger = logging.getLogger(__name__)
 
 MEGABYTE = 1024 * 1024
-DAY = 24 * 60 * 60
 SEGMENT_BYTES = 32 * MEGABYTE
 SEGMENT_SECONDS = DAY
 # The limits of retention are kept by removing whole segments, so none may hold a large part of what is kept.
@@ -180,7 +179,7 @@ class Disk:
 
     def retain(self) -> None:
         """Remove what is beyond the limits; a folder that is not there stays so."""
-        self._folder.remove_exports_before(time.time() - self._settings().days * DAY)
+        self._folder.remove_old_exports(self._settings().days)
         if os.path.exists(self._index_path):
             database = self.open()
             Retention(self._folder.path, database, [self._number] if self._segment else []).apply(self._settings())
