@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import re
+import sys
 import threading
 
 import pytest
@@ -145,6 +146,25 @@ def test_rotation(tmp_path, monkeypatch):
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["wilmerai.log", *(f"wilmerai.log.{n}" for n in range(1, 8))]
     assert (logging_setup.BACKUP_COUNT, 3 * 1024 * 1024) == (7, 3_145_728)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no such permissions there")
+def test_only_the_owner_reads_a_new_log_file(tmp_path, monkeypatch):
+    """Also after a rotation, at DEBUG, and of a user; a file that is there, and those that follow it, stay readable."""
+    monkeypatch.setattr(logging_setup, "MAX_BYTES", 500)
+    known = tmp_path / "bob" / "wilmerai.log"
+    known.parent.mkdir()
+    known.touch(mode=0o640)
+    known.chmod(0o640)
+    set_up_logging(str(tmp_path), ["ann", "bob"])
+    for number in range(20):
+        logging.getLogger("some.module").warning("line %d", number)
+        for name in ("ann", "bob"):
+            with request_scope(RequestContext(user=name)):
+                logging.getLogger("some.module").warning("line %d", number)
+    modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*.log*")}
+    assert len(modes) > 10 and {mode for name, mode in modes.items() if name.startswith("bob")} == {0o640}
+    assert {mode for name, mode in modes.items() if not name.startswith("bob")} == {0o600}
 
 
 def test_a_line_is_formatted_once_for_all_handlers(tmp_path, capsys, monkeypatch):

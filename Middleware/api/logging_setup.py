@@ -29,6 +29,8 @@ FILE_NAME = "wilmerai.log"
 # The current file and its backups take at most 24 MB, so that a log cannot fill a disk.
 MAX_BYTES = 3 * 1024 * 1024
 BACKUP_COUNT = 7
+# The permissions of a new file.
+OWNER_ONLY = 0o600
 SYSTEM = "system"
 LEVEL_VARIABLE = "WILMER_LOG_LEVEL"
 # These libraries log every request or connection at INFO or DEBUG.
@@ -183,6 +185,7 @@ class LogFile(RotatingFileHandler):
 
     def __init__(self, directory: str, delay: bool = False) -> None:
         self._directory = directory
+        self._permissions = OWNER_ONLY
         super().__init__(
             os.path.join(directory, file_name()),
             maxBytes=MAX_BYTES,
@@ -195,7 +198,11 @@ class LogFile(RotatingFileHandler):
 
     def _open(self) -> TextIOWrapper:
         os.makedirs(self._directory, exist_ok=True)
-        return super()._open()
+        # Lines may quote what was said: a new file is for its owner only, and one after a rotation for those of the old one.
+        os.close(os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self._permissions))
+        stream = super()._open()
+        self._permissions = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+        return stream
 
     def shouldRollover(self, record: logging.LogRecord) -> bool:
         # With one look at the file, where the inherited method takes six, at every line.

@@ -16,6 +16,7 @@ from Middleware.cli.program import StartError
 from Middleware.cli.served_users import current_user
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.user import CURRENT_USER as CURRENT_USER_KEYS
+from Middleware.utilities.config.paths import mode_of_new
 from Middleware.utilities.file_utils import atomic_write
 from Middleware.utilities.files.path_utils import is_storable_name
 from Middleware.utilities.terminal import printable
@@ -107,9 +108,9 @@ def _write_one(path: str, data: bytes, done: Written, undo: list[tuple[str, byte
     if old is not None and not _is_no_loss(path, old):
         kept = next(name for name in _backup_names(path) if not os.path.lexists(_path(name)))
         done.kept.append(kept)
-        atomic_write(_path(kept), old)
+        atomic_write(_path(kept), old, os.stat(target).st_mode & 0o777)
     undo.append((target, old))
-    atomic_write(target, data)
+    atomic_write(target, data, mode_of_new(path))
 
 
 def _is_no_loss(path: str, old: bytes) -> bool:

@@ -30,6 +30,7 @@ from wsgiref.types import WSGIEnvironment
 from Middleware.api.dialects import Dialect, dialect_of
 from Middleware.exceptions import OperatorError, WilmerError
 from Middleware.utilities.command_lines import command, own_command
+from Middleware.utilities.config.paths import KEY_FILE as KEY_FILE
 from Middleware.utilities.encryption_utils import SHORT_KEY
 from Middleware.utilities.files.file_access import file_signature, is_unsettled
 from Middleware.utilities.once import Once
@@ -39,8 +40,6 @@ logger = logging.getLogger(__name__)
 
 PERMITTED_USERS_KEY = "wilmer.permitted_users"
 """In the WSGI environ: the names of the users that the request's key is for, None for all."""
-# The file that messages propose, in the public root.
-KEY_FILE = "accepted-keys.txt"
 KEY_NAME_KEY = "wilmer.key_name"
 """In the WSGI environ: the name of the request's key, for the log."""
 # A comment may be a long sentence, and the line of a request must stay readable.

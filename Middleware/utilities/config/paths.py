@@ -23,6 +23,8 @@ _IS_PACKAGE = os.path.isdir(_PACKAGED)
 # The public root of an installed wheel.
 PUBLIC_VARIABLE = "WILMER_PUBLIC_DIRECTORY"
 _DATA_FOLDER = "wilmerai"
+# The list of accepted keys that messages propose, in the public root.
+KEY_FILE = "accepted-keys.txt"
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:[/\\]|\\\\")
 
 
@@ -119,6 +121,20 @@ def below_install_directory(path: str) -> str:
     if _IS_PACKAGE and rest and first == "Public":
         return os.path.join(get_root_public_directory(), rest)
     return os.path.join(get_project_root_directory_path(), path)
+
+
+def private_places() -> list[str]:
+    """Return the paths of the console's folder and of the lists of keys, which no node may use; they may not exist."""
+    lists = [getattr(instance.ACCESS_KEYS, "path", None), os.path.join(get_root_public_directory(), KEY_FILE)]
+    return [console_directory(), *filter(None, lists)]
+
+
+def mode_of_new(path: str) -> int | None:
+    """Return the permissions of a new file of the configuration that may hold a key; None for those of the umask.
+
+    ``path``: relative to the config root.
+    """
+    return 0o600 if path.replace(os.sep, "/").partition("/")[0] in ("Endpoints", "MCPServers") else None
 
 
 def console_directory() -> str:

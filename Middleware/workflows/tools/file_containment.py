@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.request_context import current_outside
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.paths import private_places
 from Middleware.utilities.config.users import user_display_path
 from Middleware.utilities.files import path_utils
 from Middleware.utilities.files.file_access import find_file_ignoring_case, resolve_file_path
@@ -76,7 +78,42 @@ def contained_path(path: str, key: str, template: object, reading: bool = False)
             f"'{DIRECTORIES_KEY}' in the user file allows",
             json_path=key,
         )
+    if _is_private(found, reading):
+        raise ConfigValueError(
+            f"the path of '{key}', {_without_folders(str(template))!r} with its variables, leads to the run console's "
+            "folder or to the list of access keys, which no node may use",
+            json_path=key,
+        )
     return current_outside().path(found)
+
+
+def _is_private(path: str, any_case: bool) -> bool:
+    """Return whether a path, in any spelling, is a private place, in one, or another name of a file there."""
+    path = resolve_file_path(path)
+    places = private_places()
+    try:
+        found = os.path.realpath((find_file_ignoring_case(path) if any_case else None) or path)
+        # A file that does not exist yet is recognised by its folders.
+        names = [found, *map(str, Path(found).parents)]
+        plain = {os.path.realpath(place).casefold() for place in places}
+        if any(name.casefold() in plain for name in names):
+            return True
+        private = {_identity(place) for place in places} - {None}
+        if os.path.lexists(found) and os.stat(found).st_nlink > 1:
+            files = (os.path.join(folder, file) for folder, _, inside in os.walk(places[0]) for file in inside)
+            private |= {_identity(file) for file in files} - {None}
+        return any(_identity(name) in private for name in names)
+    # No file can have this path, or it cannot be looked at: opening it fails as well.
+    except (OSError, ValueError):
+        return False
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def real_path_within(path: str, directories: Sequence[str], any_case: bool = False) -> str | None:

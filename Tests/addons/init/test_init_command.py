@@ -813,11 +813,11 @@ def test_an_end_while_files_are_written_leaves_none(
     before, calls = lab.files(), itertools.count(1)
     write = writing.atomic_write
 
-    def interrupted(path: str, data: bytes) -> None:
+    def interrupted(path: str, data: bytes, mode: int | None = None) -> None:
         number = next(calls)
         if number == moment and moment % 2:
             raise KeyboardInterrupt
-        write(path, data)
+        write(path, data, mode)
         if number == moment:
             raise KeyboardInterrupt
 
@@ -828,6 +828,19 @@ def test_an_end_while_files_are_written_leaves_none(
         assert (status, lab.files()) == (130, before)
     else:
         assert status == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files have no such permissions there")
+def test_only_the_owner_reads_a_new_endpoint(lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]]) -> None:
+    lab.init("--yes", "--backend", ollama.url)
+    files = [lab.configs / "Endpoints/me/Main.json", lab.configs / "Endpoints/me/Main.json.bak"]
+    assert files[0].stat().st_mode & 0o777 == 0o600
+    # An existing one keeps its permissions, and so does the copy of it.
+    files[0].chmod(0o640)
+    files[0].write_text("{}", "utf-8")
+    answers("1", "me", "replace")
+    assert lab.init("--backend", ollama.url)[0] == 0
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o640, 0o640]
 
 
 def test_every_earlier_version_is_kept(lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]]) -> None:

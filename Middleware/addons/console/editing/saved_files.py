@@ -15,7 +15,7 @@ from pathlib import Path
 from Middleware.addons.records.console_folder import OWNER_ONLY, ConsoleFolder
 from Middleware.addons.records.model import MICROSECONDS
 from Middleware.addons.records.store.writer import RunStore
-from Middleware.utilities.config.paths import get_root_config_directory
+from Middleware.utilities.config.paths import get_root_config_directory, mode_of_new
 from Middleware.utilities.files.file_access import atomic_write
 from Middleware.utilities.text_utils import encode_text
 
@@ -46,7 +46,7 @@ def save_file(folder: ConsoleFolder, store: RunStore, path: str, text: str, sess
     """
     target = os.path.join(get_root_config_directory(), *path.split("/"))
     backup = _back_up(folder, path, target)
-    atomic_write(target, encode_text(text))
+    atomic_write(target, encode_text(text), mode_of_new(path))
     logger.info("The console saved %s: %s (backup: %s)", path, what, backup or "none, as it is new")
     # The file is saved by then, so a full disk must not look as if it were not.
     with contextlib.suppress(sqlite3.Error, OSError), store.index() as index:

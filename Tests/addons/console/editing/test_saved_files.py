@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,19 @@ def test_a_save_keeps_a_backup_and_is_listed(
         with store.index() as index:
             rows = index.execute("SELECT session, path, what, backup FROM change ORDER BY n").fetchall()
         assert rows == [("session-1", PATH, "a test was added", None), ("session-1", PATH, "a test was added", backup)]
+        # Of a new file that may hold a key; an existing one keeps its permissions.
+        known = tmp_path / "Configs" / "Endpoints" / "Known.json"
+        known.parent.mkdir(parents=True)
+        known.touch(mode=0o640)
+        known.chmod(0o640)
+        for path, mode in (
+            ("Endpoints/Main.json", 0o600),
+            ("Endpoints/me/new/Main.json", 0o600),
+            ("MCPServers/Files.json", 0o600),
+            ("Endpoints/Known.json", 0o640),
+        ):
+            save_file(folder, store, path, "{}", "session-1", "saved")
+            assert sys.platform == "win32" or (tmp_path / "Configs" / path).stat().st_mode & 0o777 == mode, path
         assert f"The console saved {PATH}: a test was added (backup: {backup})" in caplog.text
     finally:
         store.close()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.request_context import request_scope
 from Tests.tables import table
@@ -110,3 +112,76 @@ def test_the_files_of_the_chunk_processor(lab: EngineLab, base: Path, tmp_path: 
             list(start(lab, "Main", *messages, discussion_id="d1"))
         cursors = base / ("cursors" if "returnFile" in keys else "in")
         assert (cursors / "chunk_cursor_n_d1.txt").exists()
+
+
+# -- what no node may use ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the console and two lists of keys, with other names of each."""
+    public = tmp_path / "Public"
+    (public / "Console" / "exports").mkdir(parents=True)
+    for file in ("Console/secret", "Console/exports/mill.json", "accepted-keys.txt", "notes.txt"):
+        (public / file).write_text(f"the {file}", encoding="utf-8")
+    (tmp_path / "my-keys.txt").write_text("the list", encoding="utf-8")
+    (public / "folder").symlink_to(public / "Console")
+    (public / "link").symlink_to(public / "accepted-keys.txt")
+    (public / "hard").hardlink_to(public / "Console" / "secret")
+    (public / "hard-list").hardlink_to(tmp_path / "my-keys.txt")
+    monkeypatch.setattr(instance, "PUBLIC_DIRECTORY", str(public))
+    monkeypatch.setattr(instance, "CONSOLE_DIRECTORY", None)
+    monkeypatch.setattr(instance, "ACCESS_KEYS", SimpleNamespace(path=str(tmp_path / "my-keys.txt")))
+    monkeypatch.setenv("HOME", str(public))
+    return public
+
+
+REFUSED = [
+    "Console/secret",
+    "Console/SECRET",
+    "console/secret",
+    "CONSOLE/new.txt",
+    "Console/new/deep.txt",
+    "Console/exports/mill.json",
+    "Console",
+    "./x/../Console//secret",
+    "folder/secret",
+    "folder/new.txt",
+    "hard",
+    "accepted-keys.txt",
+    "Accepted-Keys.TXT",
+    "link",
+    "hard-list",
+    "../my-keys.txt",
+    "Console/../../MY-KEYS.txt",
+]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege there")
+@table("value", REFUSED)
+@table("allowed", [False, True])
+def test_no_node_uses_the_console_or_the_list_of_keys(lab: EngineLab, private: Path, allowed: bool, value: str) -> None:
+    lab.user(**({"allowedFileDirectories": [str(private), str(private.parent)]} if allowed else {}))
+    before = tree(private.parent)
+    chunks = {"type": "ConversationChunkProcessor", "id": "x", "workflowName": "W", "cursorDirectory": "/x"}
+    for path in (str(private / value), f"~/{value}", "{agent1Output}"):
+        nodes = [static(str(private / value)), {**chunks, "returnFile": path}]
+        for node in (get(path), save(path), save(path, "trim"), nodes[-1]):
+            with pytest.raises(ConfigValueError, match="list of access keys, which no node may use"):
+                lab.run([nodes[0], node])
+    assert tree(private.parent) == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege there")
+def test_a_link_to_the_list_is_found_in_any_case_where_files_are(lab: EngineLab, private: Path) -> None:
+    with pytest.raises(ConfigValueError, match="list of access keys, which no node may use"):
+        lab.run([get(private / "LINK")])
+
+
+def test_other_files_next_to_them_are_as_ever(lab: EngineLab, private: Path) -> None:
+    assert lab.run([get(private / "NOTES.txt")]) == "the notes.txt"
+    for name in ("Console2/x.txt", "keys.txt", "accepted-keys.txt.md"):
+        assert lab.run([save(private / name)]).startswith("File successfully saved")
+    # Another place has been chosen for both.
+    instance.ACCESS_KEYS.path = str(private / "none.txt")
+    assert lab.run([get(private.parent / "my-keys.txt")]) == "the list"
