@@ -19,12 +19,14 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import MemoryService
+from Middleware.utilities import config_utils
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.files.file_access import process_lock
 from Middleware.workflows.events import Listeners
 from Tests.api.record_lab import RecordLab, named, record_lab
 from Tests.backend_dialects import DIALECTS, Answer, Call, openai_embeddings
 from Tests.stub_backend import RecordedRequest, Reply, chat_chunk, chat_reply, sse_reply, status_reply
+from Tests.tables import table
 from Tests.workflows.engine_lab import llm, reply_to, static, user
 
 SHIPPED = Path(__file__).parents[2] / "Public" / "Configs" / "ApiTypes"
@@ -356,6 +358,35 @@ def test_a_private_run_is_marked(lab: RecordLab) -> None:
     run = lab.run()
     assert run.facts["private"] and run.encryption_key and run.facts["conversation"] is None
     assert len(str(run.facts["key_hash"])) == 16
+
+
+@table("stream", [False, True])
+@table(
+    "model",
+    [
+        "the owl sleeps in the mill",
+        "tester:the owl sleeps in the mill",
+        # Nearly the name of a model.
+        "tester-the owl sleeps in the mill",
+        "tester:Shred the owl sleeps in the mill",
+        "the owl sleeps in the mill:latest",
+    ],
+)
+@table("setting", ["encryptUsingApiKey", "redactLogOutput"])
+def test_the_model_text_of_a_private_run_is_not_kept(
+    lab: RecordLab, caplog: pytest.LogCaptureFixture, setting: str, model: str, stream: bool
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    for is_private in (False, True):
+        caplog.clear()
+        lab.user(**{setting: is_private})
+        config_utils.reset_config_store()
+        lab.ask(model=model, stream=stream, headers={"Authorization": "Bearer k-1"})
+        run = lab.run()
+        attributes = [span.attributes for span in run.spans]
+        said = f"{run.facts['model']} {run.facts['route.reason']} {attributes} {caplog.text}"
+        assert run.facts["private"] is is_private and run.facts["model"]
+        assert ("owl sleeps" in said) is not is_private, said
 
 
 def test_images_are_not_kept(lab: RecordLab) -> None:

@@ -312,7 +312,8 @@ class LiveRun(RunDocument):
             "key_hash": self.key_hash,
             "private": self.private,
             "client": request.api_type,
-            "model": request.asked_model or None,
+            # The client's text is kept of requests that are not private; the other is the name in our own lists.
+            "model": (request.model if self.private else request.asked_model) or None,
             "stream": request.stream,
             "workflow": self.workflow,
             "route": route,

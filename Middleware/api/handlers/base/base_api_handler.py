@@ -104,7 +104,8 @@ def _answering_model(context: RequestContext) -> str:
     name, asked = context.model, context.asked_model.removesuffix(api_helpers.LATEST)
     if context.workflow_override or asked in ("", name):
         return name
-    shown = repr(context.asked_model[:60])
+    # The client's own text: in a private request, it goes nowhere.
+    shown = "of this name" if context.redact else repr(context.asked_model[:60])
     if near := _nearest_model(asked, name):
         shown += f"; the nearest is {near!r}"
         context.misspelt_model = f"there is no model {shown}"
