@@ -87,6 +87,60 @@ def test_another_file_says_what_is_wrong_with_it(page: Page, api: World, content
     expect(page.get_by_role("alert")).to_contain_text(words)
 
 
+NODE = [1, None, "node", "N", 0, 5, "ok", {}, {}]
+DEEP = [[number, number - 1 or None, "node", "N", number, 5, "ok", {}, {}] for number in range(1, 30_000)]
+
+
+def test_no_hostile_file_leaves_a_blank_page(page: Page, api: World) -> None:
+    """A part of another kind than expected is shown or named, and the next file is shown as ever."""
+    changes: list[dict[str, object]] = [
+        {"endpoints": None},
+        {"endpoints": 7},
+        {"endpoints": {"length": 3}},
+        {"config": 7},
+        {"config": [None]},
+        {"status": {"a": 1}},
+        {"route": {"type": "script", "props": {}}},
+        {"status": None, "ended": "x", "answered": []},
+        {"id": "\ud800<img src=x>", "question": ["a"], "note": {"a": 1}},
+        {"started": 1e308, "ended": -1e308},
+        {"origin": 5, "kind": None, "client": {}},
+    ]
+    files: list[dict[str, object]] = [{**RUN_FILE, "run": {**RUN, **change}} for change in changes]
+    files += [
+        {**RUN_FILE, "spans": rows}
+        for rows in (
+            [NODE, NODE],
+            [[1, 2, *NODE[2:]], [2, 1, *NODE[2:]]],
+            [[1, 1, *NODE[2:]]],
+            [[*NODE[:7], ["x"], 5]],
+            [[*NODE[:7], {"node.title": {"a": 1}, "node.index": []}, {"output": {"a": [1]}}]],
+            [[1, None, "llm", "N", 0, 5, "ok", {"response.finish_reasons": 5}, {"payload": {"messages": 5}}]],
+            [[1, None, "llm", "N", 0, 5, "ok", {}, {"payload": {"messages": [None, 5, {"content": {"a": 1}}]}}]],
+            DEEP,
+        )
+    ]
+    files += [{**RUN_FILE, "texts": texts} for texts in (5, "x", {"1": 5}, [[]])]
+    files += [
+        {**RUN_FILE, "explanation": explanation} for explanation in (5, {"parts": 5}, {"text": {}, "parts": [None]})
+    ]
+    blank = []
+    for number, file in enumerate(files):
+        choose(page, file)
+        try:
+            shown = page.get_by_role("alert").or_(page.get_by_role("region", name="Summary"))
+            expect(shown.first).to_be_visible(timeout=20_000)
+            expect(page.get_by_role("heading", level=1)).to_be_visible()
+        except AssertionError:
+            blank.append((number, str(file)[:300]))
+            page.reload()
+        good = f"{number:04d}cafe01234567"
+        choose(page, {**RUN_FILE, "run": {**RUN, "id": good}})
+        expect(page.get_by_role("heading", name=f"Run {good[:8]}", level=1)).to_be_visible()
+        page.goto(page.url.partition("#")[0] + "#/runs")
+    assert not blank, blank
+
+
 def test_a_node_shows_what_its_tool_was_asked(page: Page, api: World) -> None:
     rows = [
         [0, None, "workflow", "Look", 0, 900, "ok", {"workflow.name": "Look"}, {}],

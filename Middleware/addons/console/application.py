@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextvars
 import json
 import logging
+import re
 import threading
 import time
 from collections import deque
@@ -17,7 +18,7 @@ from functools import partial
 from http import HTTPStatus
 from io import BytesIO
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from Middleware.addons.console.calls import (
@@ -293,7 +294,7 @@ class ConsoleApplication:
                 200,
                 value.body,
                 value.content_type,
-                (("Content-Disposition", f'attachment; filename="{value.name}"'),),
+                (("Content-Disposition", _disposition(value.name)),),
             )
         reply = value if isinstance(value, Reply) else Reply(value)
         return _send(
@@ -374,6 +375,12 @@ class ConsoleApplication:
         )
         request.listeners = self._listeners
         return admit(self._app, request, environ, start_response)
+
+
+def _disposition(name: str) -> str:
+    """Return the header that names a download. Headers are Latin-1: other letters are only in ``filename*``."""
+    plain = re.sub(r"[^ !#-\[\]-~]", "_", name)
+    return f'attachment; filename="{plain}"' + (f"; filename*=UTF-8''{quote(name, '')}" if plain != name else "")
 
 
 def _words(environ: WSGIEnvironment) -> tuple[str, ...]:

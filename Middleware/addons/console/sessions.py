@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -473,16 +473,10 @@ class Sessions:
 
     def sign_in(self, peer: str, code: str | None, key: str | None, label: str) -> tuple[str, Session]:
         """Return a new token with its session, for a code or a key. Raises ConsoleError."""
-        self._refuse_after_failures(peer)
-        try:
+        with self._counting_failures(peer):
             begun = self.keys.begin(key or "", label) if code is None else self._begin_operator(code, label)
             token, session = begun
             return f"{token}.{self._proof_key(_id(_hash(token))).hex()}", session
-        except ConsoleError as error:
-            # A key that is good for something else was not guessed.
-            if error.status == HTTPStatus.UNAUTHORIZED:
-                self._failed.add(peer)
-            raise
 
     def proof(self, name: str, nonce: str) -> str:
         """Return what shows a page that this server has begun the session with this id, which may have ended.
@@ -522,22 +516,28 @@ class Sessions:
             if session is None:
                 raise _unauthorized("This session has ended. Sign in again.")
             return session
-        self._refuse_after_failures(peer)
-        try:
+        with self._counting_failures(peer, count):
             return self.keys.session_of(key)
+
+    @contextlib.contextmanager
+    def _counting_failures(self, peer: str, count: bool = True) -> Iterator[None]:
+        """Count a wrong key or code, and refuse it with 429 after too many. Correct ones are always accepted."""
+        try:
+            yield
         except ConsoleError as error:
-            if count and error.status == HTTPStatus.UNAUTHORIZED:
+            # A key that is good for something else was not guessed.
+            if error.status != HTTPStatus.UNAUTHORIZED:
+                raise
+            seconds = self._failed.seconds_to_wait(peer)
+            if seconds:
+                raise ConsoleError(
+                    429,
+                    f"Too many failed sign-ins. Try again in {seconds} seconds.",
+                    headers=(("Retry-After", str(seconds)),),
+                ) from None
+            if count:
                 self._failed.add(peer)
             raise
-
-    def _refuse_after_failures(self, peer: str) -> None:
-        seconds = self._failed.seconds_to_wait(peer)
-        if seconds:
-            raise ConsoleError(
-                429,
-                f"Too many failed sign-ins. Try again in {seconds} seconds.",
-                headers=(("Retry-After", str(seconds)),),
-            )
 
     def end_by_id(self, name: str) -> bool:
         """End the session with this id; return False without one."""

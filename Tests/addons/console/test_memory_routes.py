@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -27,6 +28,7 @@ from Middleware.utilities.hashing_utils import hash_content
 from Tests.addons.console.console_lab import Browser, accepted
 from Tests.addons.records.records_lab import Ring, run
 from Tests.services.discussion_lab import KEY, DiscussionLab
+from Tests.tables import table
 
 ALL_KEY, OTHER_KEY = "the-key-of-the-desk", "a-key-of-somebody-else"
 FIRST = "Mara hid the ledger."
@@ -133,6 +135,24 @@ def test_an_edit_is_what_the_next_prompt_has(lab: Lab) -> None:
     assert [text for text, _ in MemoryStore(folder).memories()] == ["The inspector came."]
     found = lab.entries(lab.own, "discussions/mill?part=searchable&q=ledger")
     assert [entry["text"] for entry in found] == [FIRST]
+
+
+@table(
+    ("name", "header"),
+    [
+        ("mill", 'attachment; filename="mill.json"'),
+        ("日本語", "attachment; filename=\"___.json\"; filename*=UTF-8''%E6%97%A5%E6%9C%AC%E8%AA%9E.json"),
+        ("Zoë", "attachment; filename=\"Zo_.json\"; filename*=UTF-8''Zo%C3%AB.json"),
+        ("a b;c", 'attachment; filename="a_b_c.json"'),
+        ("😀", 'attachment; filename="_.json"'),
+    ],
+)
+def test_a_download_has_the_name_of_its_discussion(lab: Lab, name: str, header: str) -> None:
+    if name != "mill":
+        lab.discussions.store(name)
+    answer = lab.operator.get(f"discussions/{quote(name)}/export")
+    assert (answer.status, answer.headers["Content-Disposition"]) == (200, header)
+    assert answer.headers["Content-Disposition"].isascii()
 
 
 def test_all_anew_is_exported_first_as_encrypted_as_it_was(lab: Lab) -> None:

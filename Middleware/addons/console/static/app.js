@@ -2,7 +2,7 @@
 import { ApiError, api, load } from "./api.js";
 import { html, instead, render, useEffect, useState } from "./html.js";
 import { useLiveState } from "./live.js";
-import { Empty, Loading, Problem, Title } from "./parts/elements.js";
+import { Empty, Guarded, Loading, Problem, Title } from "./parts/elements.js";
 import { KeyboardHelp } from "./parts/keyboard.js";
 import { acceptDroppedRunFiles } from "./parts/run_file.js";
 import SignIn from "./pages/sign_in.js";
@@ -133,8 +133,10 @@ function Page({ route, path, query, session, signOut }) {
   if (!allowed) return html`<${Missing} route=${route} />`;
   if (loaded.route !== route) return html`<${Loading} />`;
   if (loaded.error) return html`<${Problem} error=${loaded.error} retry=${() => retry(loaded.error)} />`;
+  const broken = html`<${Problem} error=${{ message: "This page could not be shown.", where: route.path }} retry=${() => setTries(tries + 1)} />`;
   // Another run is another page: nothing of the one before may stand on it for a moment.
-  return html`<${loaded.component} key=${`${route.path} ${path.join("/")}`} path=${path} query=${query} session=${session} signOut=${signOut} />`;
+  return html`<${Guarded} key=${`${route.path} ${path.join("/")}`} instead=${broken}>
+    <${loaded.component} path=${path} query=${query} session=${session} signOut=${signOut} /><//>`;
 }
 
 function Missing({ route }) {

@@ -14,4 +14,4 @@ export const instead = (action) => (event) => {
   event.preventDefault();
   return action(event);
 };
-export { useCallback, useEffect, useId, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+export { useCallback, useEffect, useErrorBoundary, useId, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";

@@ -1,13 +1,20 @@
 /** A run from a file. The browser has read it, and the server knows nothing of it. */
 import { html, useMemo } from "../html.js";
-import { Empty, Problem, State, Title } from "../parts/elements.js";
+import { Empty, Guarded, Problem, State, Title } from "../parts/elements.js";
 import { shortId } from "../parts/format.js";
 import { OpenRunFile, openedRun } from "../parts/run_file.js";
 import { RunView } from "./run/view.js";
 
-export default function OpenedFile() {
+export default function OpenedFile({ query }) {
   const { file, name, problem } = openedRun();
-  if (file) return html`<${Shown} key=${`${name} ${file.run.id}`} file=${file} name=${name} />`;
+  // Anyone may have written the file.
+  const flawed = html`<${NotShown} problem=${new Error(`${name} is not a run file that this console can show: its run has parts of another kind than expected.`)} />`;
+  if (file) return html`<${Guarded} key=${query.get("opened")} instead=${flawed}><${Shown} file=${file} name=${name} /><//>`;
+  return html`<${NotShown} problem=${problem} />`;
+}
+
+/** @param {{problem: Error | null}} props */
+function NotShown({ problem }) {
   return html`
     <${Title}>Run file<//>
     <${Problem} error=${problem} />

@@ -1,6 +1,6 @@
 /** What pages are made of: headings, problems, states, tables, fields, dialogs, tabs. */
 import { useAction } from "../api.js";
-import { html, instead, useEffect, useId, useRef, useState } from "../html.js";
+import { html, instead, useEffect, useErrorBoundary, useId, useRef, useState } from "../html.js";
 
 // What stands on a page when something did not work, is under way, or is not there.
 
@@ -14,6 +14,12 @@ export function Problem({ error, retry, onClose }) {
       ${onClose && html`<button onClick=${onClose}>Close</button>`}
     </p>
   </div>`;
+}
+
+/** Shows `children`, or `instead` once one of them has failed. @param {{children: object, instead: object}} props */
+export function Guarded({ children, instead }) {
+  const [error] = useErrorBoundary();
+  return error ? instead : children;
 }
 
 /** A line that appears only if something takes long: most answers are there before it could be read. */
