@@ -198,7 +198,7 @@ class LogFile(RotatingFileHandler):
 
     def _open(self) -> TextIOWrapper:
         os.makedirs(self._directory, exist_ok=True)
-        # Lines may quote a conversation. A new file is for its owner; after a rotation, for those who read the last one.
+        # Lines may quote a conversation: a new file is for its owner; after a rotation, for those who read the old one.
         os.close(os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self._permissions))
         stream = super()._open()
         self._permissions = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
