@@ -38,21 +38,25 @@ if (
     logging.threading = eventlet.patcher.original("threading")  # type: ignore[attr-defined]
     logging._lock = logging.threading.RLock()  # type: ignore[attr-defined]
 
+import contextlib
 import socket
 import sys
 import time
 from collections.abc import Sequence
 from email.message import Message
+from functools import partial
 from typing import Any
 
 from Middleware import addons
-from Middleware.api.edge.admission_middleware import BODY_LEFT_KEY, MAX_DIGITS
+from Middleware.api.edge.admission_middleware import BODY_LEFT_KEY, BODY_WHOLE_KEY, MAX_DIGITS
+from Middleware.api.edge.browser_safety import has_body
 from Middleware.api.running.disconnect_watcher import LAST_REQUEST_KEY
 from Middleware.api.running.running_requests import running_requests
 from Middleware.api.running.shutdown import shut_down
 from Middleware.cli.program import say
 from Middleware.cli.launch import Launch
 from Middleware.cli.serving import limits
+from Middleware.cli.serving.crowd import Crowd, Unfinished
 from Middleware.cli.serving.listening import (
     BOTH_FRAMINGS,
     TLS_RECORD,
@@ -213,11 +217,46 @@ class _JsonErrorsMixin:
         """Nothing: the client gets the error."""
 
 
-def _protocol() -> type:
+class _Arrival:
+    """A connection that has not sent a whole request."""
+
+    def __init__(self, connection: socket.socket, host: str) -> None:
+        self.connection, self.host = connection, host
+        self.has_head = False
+
+
+class _Arrivals:
+    """All of them. Closes some when there are many; see ``Crowd``."""
+
+    def __init__(self) -> None:
+        self._all: set[_Arrival] = set()
+        self._crowd: Crowd[_Arrival] = Crowd(limits.EVENTLET_CONNECTIONS)
+
+    def add(self, connection: socket.socket, address: Any) -> _Arrival:
+        arrival = _Arrival(connection, address[0] if address else "")
+        self._all.add(arrival)
+        return arrival
+
+    def leave(self, arrival: _Arrival) -> None:
+        self._all.discard(arrival)
+
+    def make_room(self) -> None:
+        """Do so for ever, in a green thread of its own."""
+        while True:
+            eventlet.sleep(limits.SWEEP_SECONDS)
+            found = [Unfinished(arrival, arrival.host, None, arrival.has_head) for arrival in list(self._all)]
+            for one in self._crowd.leaving(found, time.monotonic()):
+                # Its green thread, which waits for bytes, ends then.
+                with contextlib.suppress(OSError):
+                    one.connection.connection.shutdown(socket.SHUT_RDWR)
+
+
+def _protocol(arrivals: _Arrivals) -> type:
     class Protocol(_JsonErrorsMixin, eventlet.wsgi.HttpProtocol):
         """Small writes leave at once; errors are JSON, also those for which Eventlet has words of its own."""
 
         def setup(self) -> None:
+            self.arrival = arrivals.add(self.request, self.client_address)
             super().setup()
             try:
                 self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -225,10 +264,19 @@ def _protocol() -> type:
             except OSError as error:
                 logger.debug("Socket options were refused: %s", error)
 
+        def get_environ(self) -> dict[str, Any]:
+            environ: dict[str, Any] = super().get_environ()
+            self.arrival.has_head = True
+            environ[BODY_WHOLE_KEY] = leave = partial(arrivals.leave, self.arrival)
+            if not has_body(environ):
+                leave()
+            return environ
+
         def finish(self) -> None:
             try:
                 super().finish()
             finally:
+                arrivals.leave(self.arrival)
                 self.rfile.close()  # left open if the last bytes could not be sent; it keeps the socket
 
         def _read_request_line(self) -> bytes:
@@ -254,7 +302,9 @@ def serve(launch: Launch) -> None:
     start_listening(launch.sock)
     # Eventlet reads them at each line; Waitress has one limit for the whole head.
     eventlet.wsgi.MAX_HEADER_LINE = eventlet.wsgi.MAX_TOTAL_HEADER_SIZE = limits.HEAD_BYTES
+    arrivals = _Arrivals()
     with StopSignals() as signals:  # before the first request is taken
+        sweeper = eventlet.spawn(arrivals.make_room)
         acceptor = eventlet.spawn(
             eventlet.wsgi.server,
             _ListeningSocket(launch.sock),
@@ -266,7 +316,7 @@ def serve(launch: Launch) -> None:
             url_length_limit=limits.HEAD_BYTES,
             keepalive=False,
             socket_timeout=limits.EVENTLET_SECONDS,
-            protocol=_protocol(),
+            protocol=_protocol(arrivals),
             debug=False,
             environ={LAST_REQUEST_KEY: True},
         )
@@ -274,6 +324,7 @@ def serve(launch: Launch) -> None:
         while not signals.requested and not acceptor.dead:
             eventlet.sleep(0.2)
         acceptor.kill()
+        sweeper.kill()
         launch.sock.close()
         if launch.arguments.drain_seconds:
             _drain(signals, launch.arguments.drain_seconds)

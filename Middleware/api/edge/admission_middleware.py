@@ -3,13 +3,16 @@ of a retried request."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import logging
 import os
+import socket
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -22,6 +25,7 @@ from Middleware.api.edge.access_keys import (
     authorization_of,
     idempotency_key_in,
 )
+from Middleware.api.edge.body_budget import BodyBudget
 from Middleware.api.edge.browser_safety import (
     ANTHROPIC_ID_HEADER,
     REQUEST_ID_HEADER,
@@ -38,6 +42,7 @@ from Middleware.api.running.running_requests import REQUEST_ID_KEY, REQUEST_KEY,
 from Middleware.common.constants import ANTHROPIC_MESSAGES, OPENAI_CHAT, OPENAI_COMPLETION, OPENAI_RESPONSES
 from Middleware.exceptions import ServerStoppingError
 from Middleware.models.llm_call import Observer
+from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, new_request_id
 from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.idempotency_service import get_idempotency_service
@@ -54,6 +59,10 @@ logger = logging.getLogger(__name__)
 MEGABYTE = 1024 * 1024
 # The digits of a length. A longer number exceeds any memory, and Python refuses to convert thousands of digits.
 MAX_DIGITS = 20
+NO_ROOM_KEY = "wilmer.no_room"
+"""Set in the WSGI environ, with ``BODY_LEFT_KEY``, if there was no room for the body."""
+BODY_WHOLE_KEY = "wilmer.body_whole"
+"""The key of a function in the WSGI environ that is called when the body is whole. Servers may set it."""
 BODY_LEFT_KEY = "wilmer.body_left"
 """Set in the WSGI environ if part of the body was not read, so that the connection cannot carry another request."""
 NOT_STORED = [*SECURITY_HEADERS, ("Cache-Control", "no-store")]
@@ -78,6 +87,11 @@ ADMITTED_TOO_LATE = Refusal(
     "503 Service Unavailable",
     "This server did not accept the request when its head arrived, and would accept it now; "
     "its body was not read. Send it again.",
+    (RETRY_AFTER,),
+)
+NO_ROOM = Refusal(
+    "503 Service Unavailable",
+    "The bodies of the requests that arrive now take all the memory that is set apart for them. Send it again later.",
     (RETRY_AFTER,),
 )
 # Answered even without a key: the request is one of this server's own, and might wait for itself for ever.
@@ -344,6 +358,10 @@ class _BodyTooLargeError(Exception):
     """The body has more bytes than allowed."""
 
 
+class _NoRoomError(Exception):
+    """All bodies that arrive now have more bytes than allowed, and this one is refused, or the largest of them."""
+
+
 def take_body(environ: WSGIEnvironment, limit: int | None) -> Refusal | None:
     """Read the whole body into memory, so that the socket afterwards shows whether the client is still connected.
 
@@ -351,11 +369,13 @@ def take_body(environ: WSGIEnvironment, limit: int | None) -> Refusal | None:
     """
     # Waitress has asked about the head, and since then the list of keys has changed, or a browser has signed in.
     if BODY_LEFT_KEY in environ:
-        return ADMITTED_TOO_LATE
+        return NO_ROOM if NO_ROOM_KEY in environ else ADMITTED_TOO_LATE
     coding = coding_of(environ) if "HTTP_CONTENT_ENCODING" in environ and has_body(environ) else ""
     refusal = (coding and refusal_of(coding)) or _refusal_in_reading(environ, limit, coding)
     if refusal is not None:
         environ[BODY_LEFT_KEY] = True
+    elif BODY_WHOLE_KEY in environ:
+        environ[BODY_WHOLE_KEY]()
     return refusal
 
 
@@ -367,6 +387,8 @@ def _refusal_in_reading(environ: WSGIEnvironment, limit: int | None, coding: str
             "413 Content Too Large",
             f"The request body is larger than {(limit or 0) // MEGABYTE} MB (--max-request-mb).",
         )
+    except _NoRoomError:
+        return NO_ROOM
     except zlib.error:
         return Refusal("400 Bad Request", f"The request body is not what its content coding '{coding}' says.")
     # The last two are the servers' errors for a lost connection and wrong framing.
@@ -394,14 +416,40 @@ def _read_body(environ: WSGIEnvironment, limit: int | None, coding: str) -> None
     if coding:
         pieces = _within(decoded(pieces, coding), limit)
         del environ["HTTP_CONTENT_ENCODING"]
-    body = io.BytesIO()
-    for piece in pieces:
-        body.write(piece)
-        # Under Eventlet, a fast upload would otherwise keep other green threads from running.
-        time.sleep(0)
+    body = _gathered(pieces, environ)
     environ.pop("HTTP_TRANSFER_ENCODING", None)
     environ.update({"wsgi.input": body, "wsgi.input_terminated": True, "CONTENT_LENGTH": str(body.tell())})
     body.seek(0)
+
+
+def _gathered(pieces: Iterable[bytes], environ: WSGIEnvironment) -> io.BytesIO:
+    """Return a body in one piece. Raises _NoRoomError."""
+    budget, body = process().one(BodyBudget), io.BytesIO()
+    held = budget.begin(partial(_stop_reading, environ))
+    if held is None:
+        raise _NoRoomError
+    try:
+        for piece in pieces:
+            body.write(piece)
+            budget.hold(held, body.tell())
+            if held.ended:
+                raise _NoRoomError
+            # Under Eventlet, a fast upload would otherwise keep other green threads from running.
+            time.sleep(0)
+    except (EOFError, OSError, ValueError):
+        if held.ended:
+            raise _NoRoomError from None
+        raise
+    finally:
+        budget.leave(held)
+    return body
+
+
+def _stop_reading(environ: WSGIEnvironment) -> None:
+    """End a wait for the next piece of a body, where the server tells its socket. Others notice at the next piece."""
+    if (server_input := environ.get("eventlet.input")) is not None:
+        with contextlib.suppress(OSError):
+            server_input.get_socket().shutdown(socket.SHUT_RD)
 
 
 def _declared_length(environ: WSGIEnvironment) -> int | None:

@@ -10,6 +10,12 @@ IDLE_SECONDS = 120.0
 # would keep a connection for ever.
 HEAD_SECONDS = 120.0
 
+# While connections without a whole request are half of all: the time for a head, how old they must be to be closed for
+# others (what came with them may not have been read), and the time between two looks at them.
+CROWDED_HEAD_SECONDS = 10.0
+CROWDED_GRACE_SECONDS = 2.0
+CROWDED_SWEEP_SECONDS = 0.2
+
 # A client that takes nothing of its answer for so long counts as gone: its request holds a thread and a back-end.
 STALLED_SECONDS = 120.0
 

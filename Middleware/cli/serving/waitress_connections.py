@@ -17,10 +17,13 @@ from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.task import ErrorTask, WSGITask
 from waitress.utilities import BadRequest
 
-from Middleware.api.edge.admission_middleware import BODY_LEFT_KEY, MEGABYTE
+from Middleware.api.edge.admission_middleware import BODY_LEFT_KEY, MEGABYTE, NO_ROOM_KEY
+from Middleware.api.edge.body_budget import Body, BodyBudget
 from Middleware.cli.serving import limits
+from Middleware.cli.serving.crowd import Crowd, Unfinished
 from Middleware.cli.serving.listening import BOTH_FRAMINGS, TLS_RECORD, TLS_REFUSED, own_error
 from Middleware.common import instance_global_variables as instance
+from Middleware.models.process import process
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +32,10 @@ UNLIMITED = sys.maxsize  # bytes
 # A chunk of one byte takes six. Framing counts only where it is more than that, as with endless chunk extensions; small
 # chunks do not make a small body too large.
 FRAMING_WEIGHT = 8
+
+
+def _nothing() -> None:
+    """Take the place of a function that is not needed any more."""
 
 
 class Parser(HTTPRequestParser):
@@ -62,13 +69,38 @@ class Parser(HTTPRequestParser):
             return len(data)
         consumed: int = super().received(data)
         if self._size() > self._limit or self._is_refused():
-            self.error, self.expect_continue = None, False
-            self.headers.update(CONTENT_LENGTH=str(self._size()), CONNECTION="close")
-            self._refuse(None)
+            self._leave_body()
+            return len(data)
+        if self._framing > limits.HEAD_BYTES:
+            self._refuse(BadRequest("The framing of the body is too long"))
             return len(data)
         if self.error is not None:
             self._on_refusal()
         return consumed
+
+    def give_up(self) -> None:
+        """End a request whose body has no room. The application answers it."""
+        if self.environ is not None:
+            self.environ.update({BODY_LEFT_KEY: True, NO_ROOM_KEY: True})
+        self._leave_body()
+
+    def release(self) -> None:
+        """Forget the body and the connection, which is closed, and refers to this parser."""
+        self.completed = self.empty = True
+        self.close()
+        self.body_rcv = self.environ = self._is_unwelcome = None
+        self._on_refusal = _nothing
+
+    @property
+    def held(self) -> int:
+        """Bytes of the body that are in memory."""
+        return 0 if self.body_rcv is None else len(self.body_rcv) + self._framing
+
+    @property
+    def _framing(self) -> int:
+        # Waitress keeps a line that does not end, and trailers. Each piece of them is copied with all before it.
+        receiver = self.body_rcv
+        return len(receiver.control_line) + len(receiver.trailer) if self.chunked and receiver is not None else 0
 
     def _is_refused(self) -> bool:
         # Asked once, when the head is complete and a body is to come.
@@ -76,6 +108,11 @@ class Parser(HTTPRequestParser):
             return False
         asked, self._is_unwelcome = self._is_unwelcome, None
         return asked(self)
+
+    def _leave_body(self) -> None:
+        self.error, self.expect_continue = None, False
+        self.headers.update(CONTENT_LENGTH=str(self._size()), CONNECTION="close")
+        self._refuse(None)
 
     def _refuse(self, error: BadRequest | None) -> None:
         self.completed = True
@@ -167,9 +204,13 @@ class Channel(HTTPChannel):
 
     task_class = Task
     error_task_class = JsonErrorTask
+    # Whose head or body still comes.
+    request: Parser | None
     # The number of times that the client has taken some bytes.
     sends = 0
     _discards_input = False
+    # The body that comes.
+    _body: Body | None = None
     # Monotonic time; set once the answer has been sent and the sending half is closed.
     _lingers_until: float | None = None
 
@@ -180,16 +221,71 @@ class Channel(HTTPChannel):
     def _is_unwelcome(self, head: Parser) -> bool:
         """Return whether a request will be refused. Its task will use the same environ, so that the answers agree."""
         environ = Task(self, head).get_environment()
-        refused: bool = self.server.is_unwelcome(environ)
-        if refused:
+        if self.server.is_unwelcome(environ):
             environ[BODY_LEFT_KEY] = True
-        return refused
+            return True
+        # That of the request before is whole.
+        self._leave_body()
+        self._body = process().one(BodyBudget).begin(self._give_up_body)
+        if self._body is None:
+            environ.update({BODY_LEFT_KEY: True, NO_ROOM_KEY: True})
+        return self._body is None
+
+    def _leave_body(self) -> None:
+        body, self._body = self._body, None
+        if body is not None:
+            process().one(BodyBudget).leave(body)
+
+    def _give_up_body(self) -> None:
+        """Answer a request whose body has no room. Called on any thread."""
+        self._leave_body()
+        with self.requests_lock:
+            request, self.request = self.request, None
+            # It has become whole in the meantime, or the connection has been closed.
+            if request is None or request.completed:
+                return
+            request.give_up()
+            self.requests.append(request)
+            if len(self.requests) == 1:
+                self.server.add_task(self)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether no whole request is on the connection, and nothing of an answer."""
+        return not self.requests and not self.total_outbufs_len
+
+    def drop(self) -> None:
+        """End a connection without a whole request, for others; with an answer, if a body comes on it."""
+        if self._body is not None:
+            self._give_up_body()
+        else:
+            self.handle_close()
+
+    def handle_close(self) -> None:
+        super().handle_close()
+        self._leave_body()
+        if self.request is not None:
+            self.request.release()
+        # Those that wait would not be answered any more. The first one belongs to its thread, which may hold the lock.
+        if self.requests_lock.acquire(blocking=False):
+            try:
+                for waiting in self.requests[1:]:
+                    waiting.release()
+                del self.requests[1:]
+            finally:
+                self.requests_lock.release()
 
     def _discard_input(self) -> None:
         self._discards_input = True
 
     def received(self, data: bytes) -> bool:
-        return self._discards_input or bool(super().received(data))
+        taken = self._discards_input or bool(super().received(data))
+        body, request = self._body, self.request
+        if body is not None and request is not None and request.headers_finished:
+            process().one(BodyBudget).hold(body, request.held)
+        else:
+            self._leave_body()
+        return taken
 
     def readable(self) -> bool:
         return self._lingers_until is not None or super().readable()
@@ -263,7 +359,8 @@ class Channel(HTTPChannel):
 
 
 class SlowClients:
-    """Disconnects clients that take nothing of their answer, or whose request's head does not come to its end.
+    """Disconnects clients that take nothing of their answer, or whose request's head does not come to its end, and some
+    of those without a whole request when there are many.
 
     Waitress itself only closes idle connections, and waits until it can write before it does.
     """
@@ -272,6 +369,7 @@ class SlowClients:
         self._last_seen: dict[Channel, tuple[int, float]] = {}
         self._heads: dict[Parser, float] = {}
         self._next_sweep = 0.0
+        self._crowd: Crowd[Channel] | None = None
 
     def sweep(self, channels: Iterable[object]) -> None:
         """Check all connections if the last check was ``SWEEP_SECONDS`` ago. Call it after each round of the loop."""
@@ -282,6 +380,24 @@ class SlowClients:
         clients = [channel for channel in list(channels) if isinstance(channel, Channel)]
         self._close_stalled([channel for channel in clients if channel.total_outbufs_len], now)
         self._close_unfinished(clients, now)
+        self._make_room([channel for channel in clients if channel.is_unfinished], now)
+
+    def _make_room(self, clients: list[Channel], now: float) -> None:
+        if self._crowd is None:
+            if not clients:
+                return
+            self._crowd = Crowd(clients[0].adj.connection_limit)
+        found = [
+            Unfinished(client, client.addr[0], head := client.request, head is not None and head.headers_finished)
+            for client in clients
+        ]
+        leaving = self._crowd.leaving(found, now)
+        for one in leaving:
+            one.connection.drop()
+        if leaving:
+            logger.info("%d connections without a whole request are closed to make room for others", len(leaving))
+        if len(found) >= self._crowd.most:
+            self._next_sweep = now + limits.CROWDED_SWEEP_SECONDS
 
     def _close_stalled(self, clients: list[Channel], now: float) -> None:
         seen: dict[Channel, tuple[int, float]] = {}

@@ -70,12 +70,12 @@ def is_loopback(host: str) -> bool:
     if name == "localhost" or name.endswith(".localhost"):
         return True
     address = parse_address(name)
-    return address is not None and _unmapped(address).is_loopback
+    return address is not None and unmapped(address).is_loopback
 
 
 def is_local_address(text: str) -> bool:
     """Return whether an IP address is loopback, private or link-local. Raises ValueError for an invalid address."""
-    address = _unmapped(ipaddress.ip_address(text))
+    address = unmapped(ipaddress.ip_address(text))
     return any(address in network for network in _LOCAL)
 
 
@@ -84,7 +84,7 @@ def is_private_address(text: str) -> bool:
 
     It is for clients. A back-end in 100.64.0.0/10 is not local: it may belong to anyone.
     """
-    return is_local_address(text) or _unmapped(ipaddress.ip_address(text)) in _CARRIER
+    return is_local_address(text) or unmapped(ipaddress.ip_address(text)) in _CARRIER
 
 
 def is_own_address(host: str) -> bool:
@@ -92,7 +92,7 @@ def is_own_address(host: str) -> bool:
     address = parse_address(host)
     if address is None:
         return False
-    plain = _unmapped(address)
+    plain = unmapped(address)
     try:
         with socket.socket(socket.AF_INET if plain.version == 4 else socket.AF_INET6) as probe:
             # Only the addresses of the own interfaces can be bound, so that none of them has to be listed.
@@ -225,7 +225,7 @@ def _plain_host(host: str) -> str:
     return host[:-1] if host.endswith(".") else host
 
 
-def _unmapped(address: IPAddress) -> IPAddress:
+def unmapped(address: IPAddress) -> IPAddress:
     """Return the IPv4 address that a dual-stack socket reports as an IPv6 one, else the address itself."""
     return getattr(address, "ipv4_mapped", None) or address
 

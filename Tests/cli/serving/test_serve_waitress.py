@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from waitress.buffers import OverflowableBuffer
 
+from Middleware.api.edge.admission_middleware import AdmissionMiddleware
+from Middleware.api.edge.body_budget import BodyBudget
 from Middleware.cli.serving import limits, serve_waitress
 from Middleware.cli.serving.listening import bind_socket
 from Middleware.cli.serving.serve_waitress import make_server
 from Middleware.cli.serving.waitress_connections import Channel, SlowClients
+from Middleware.models.process import Process, install, process
 from Tests.api.front_dialects import openai_message
+from Tests.tables import table
 from Tests.workflows.engine_lab import until
 
 PIECE = b"x" * 65536
@@ -408,3 +414,112 @@ def test_a_thread_that_is_late_may_wake_the_loop_after_its_end(run: Callable[...
     assert not running.channels
     running.server.pull_trigger()
     running.server.trigger.close()
+
+
+@contextlib.contextmanager
+def budget_of(limit: int) -> Iterator[None]:
+    """A process whose bodies share ``limit`` bytes."""
+    made = Process()
+    made.put(BodyBudget, BodyBudget(limit))
+    replaced = install(made)
+    try:
+        yield
+    finally:
+        install(replaced)
+
+
+def echo_length(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+    data = str(len(environ["wsgi.input"].read())).encode()
+    start_response("200 OK", [("Content-Length", str(len(data)))])
+    return [data]
+
+
+LATE = b"POST /x HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        LATE + b"Content-Length: 9000000\r\n\r\n" + PIECE * 20,
+        LATE + b"Transfer-Encoding: chunked\r\n\r\nffffff\r\n" + PIECE * 20,
+        LATE + b"Expect: 100-continue\r\nContent-Length: 9000000\r\n\r\n" + PIECE,
+        LATE + b"A: b",
+        b"",
+        LATE + b"Content-Length: 3\r\n\r\nabc" + LATE + b"Content-Length: 9000000\r\n\r\n" + PIECE * 5,
+    ],
+    ids=["length", "chunks", "permission", "half a head", "nothing", "a second request"],
+)
+@pytest.mark.parametrize("ends", ["client", "server"])
+def test_a_closed_connection_leaves_nothing_behind(run: Callable[..., Running], data: bytes, ends: str) -> None:
+    """Not even until the garbage collector runs: bodies are large."""
+    running = run(AdmissionMiddleware(echo_length))
+    with budget_of(1 << 30):
+        gc.collect()
+        gc.disable()
+        try:
+            client = running.client()
+            assert until(lambda: any(isinstance(channel, Channel) for channel in running.channels.values()))
+            [channel] = [weakref.ref(one) for one in running.channels.values() if isinstance(one, Channel)]
+            client.settimeout(1.0)
+            with contextlib.suppress(OSError):
+                client.sendall(data)
+            turns = running.turns
+            assert until(lambda: running.turns > turns + 3)
+            found = channel()
+            parser = found.request and weakref.ref(found.request)  # type: ignore[union-attr]
+            assert (parser is not None) == (data != b"")
+            if ends == "client":
+                client.close()
+            else:
+                found.will_close = True  # type: ignore[union-attr]
+                running.server.pull_trigger()
+            del found
+            assert until(lambda: channel() is None and (parser is None or parser() is None))
+            assert process().one(BodyBudget)._held == 0
+        finally:
+            gc.enable()
+
+
+@table(
+    ("sent", "status"),
+    [
+        (b"Content-Length: 5\r\n\r\nabcde", b"200"),
+        (b"Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\nA: b\r\n\r\n", b"200"),
+        # A line of a chunk, and trailers, of which Waitress keeps what has come.
+        (b"Transfer-Encoding: chunked\r\n\r\n5;a=" + PIECE * 4, b"400"),
+        (b"Transfer-Encoding: chunked\r\n\r\n" + b"0" * 200_000, b"400"),
+        (b"Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n" + b"A: b\r\n" * 40_000, b"400"),
+        (b"Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\nA: " + PIECE * 4, b"400"),
+    ],
+)
+def test_the_framing_of_a_body_has_an_end(run: Callable[..., Running], sent: bytes, status: bytes) -> None:
+    client = run(AdmissionMiddleware(echo_length)).client()
+    client.settimeout(20)
+    with contextlib.suppress(OSError):
+        client.sendall(LATE + b"Connection: close\r\n" + sent)
+    assert read_whole(client).split(b" ")[1] == status
+
+
+def test_what_ends_for_want_of_room_is_answered_in_its_order(run: Callable[..., Running]) -> None:
+    """A body behind a request that runs gets its answer after that one, and the connection ends."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        begun.set()
+        assert go_on.wait(60)
+        return echo_length(environ, start_response)
+
+    running = run(AdmissionMiddleware(application))
+    with budget_of(100_000):
+        client = running.client(
+            LATE + b"Content-Length: 3\r\n\r\nabc" + LATE + b"Content-Length: 900000\r\n\r\n" + PIECE
+        )
+        client.settimeout(60)
+        assert begun.wait(60)
+        other = running.client(LATE + b"Content-Length: 900000\r\n\r\n" + PIECE[:50_000])
+        assert until(lambda: process().one(BodyBudget)._held <= 50_000)
+        go_on.set()
+        data = read_whole(client)
+        assert data.count(b"HTTP/1.1 ") == 2 and b" 503 Service" in data and b"Retry-After" in data
+        assert data.index(b" 200 OK") < data.index(b" 503 ")
+        other.close()

@@ -1,0 +1,96 @@
+"""Which connections must go when those without a whole request take the room of others."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_network
+from typing import Generic, TypeVar
+
+from Middleware.cli.serving import limits
+from Middleware.utilities.http.addresses import parse_address, unmapped
+
+Connection = TypeVar("Connection")
+
+# The part of an IPv6 address that one customer or machine has.
+_IPV6_PREFIX = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Unfinished(Generic[Connection]):
+    """A connection without a whole request.
+
+    Attributes:
+        phase: another object for each request on it.
+        has_head: the head has come, and the body has not.
+    """
+
+    connection: Connection
+    host: str
+    phase: object
+    has_head: bool
+
+
+class Crowd(Generic[Connection]):
+    """Chooses the connections that must go.
+
+    Whole requests and running answers are never limited: behind a proxy all clients have one address.
+
+    Args:
+        room: the number of connections that the server has.
+    """
+
+    def __init__(self, room: int) -> None:
+        self.most = room // 2
+        # Of each connection, its phase, and since when it is in it (monotonic).
+        self._known: dict[Connection, tuple[object, float]] = {}
+
+    def leaving(self, found: Iterable[Unfinished[Connection]], now: float) -> list[Unfinished[Connection]]:
+        """Return who must go. Call it with all unfinished connections, at least once a second."""
+        all_of_them = list(found)
+        known, self._known = self._known, {}
+        for one in all_of_them:
+            phase, since = known.get(one.connection, (None, now))
+            self._known[one.connection] = one.phase, since if phase is one.phase else now
+        if len(all_of_them) < self.most:
+            return []
+        late: list[Unfinished[Connection]] = []
+        others: list[Unfinished[Connection]] = []
+        for one in all_of_them:
+            is_late = not one.has_head and self._age(one, now) >= limits.CROWDED_HEAD_SECONDS
+            (late if is_late else others).append(one)
+        return late + self._oldest(others, len(others) - self.most + 1, now)
+
+    def _age(self, one: Unfinished[Connection], now: float) -> float:
+        return now - self._known[one.connection][1]
+
+    def _oldest(self, found: list[Unfinished[Connection]], count: int, now: float) -> list[Unfinished[Connection]]:
+        """Return ``count`` connections, each the oldest of the peer that has the most at that moment."""
+        of_peer: defaultdict[str, deque[Unfinished[Connection]]] = defaultdict(deque)
+        for one in sorted(found, key=lambda one: -self._age(one, now)):
+            of_peer[peer_of(one.host)].append(one)
+        # What came with the connection may not have been read.
+        queue = [
+            (-len(theirs), -self._age(theirs[0], now), peer)
+            for peer, theirs in of_peer.items()
+            if self._age(theirs[0], now) >= limits.CROWDED_GRACE_SECONDS
+        ]
+        heapq.heapify(queue)
+        chosen: list[Unfinished[Connection]] = []
+        while queue and len(chosen) < count:
+            theirs = of_peer[heapq.heappop(queue)[2]]
+            chosen.append(theirs.popleft())
+            if theirs and (age := self._age(theirs[0], now)) >= limits.CROWDED_GRACE_SECONDS:
+                heapq.heappush(queue, (-len(theirs), -age, peer_of(theirs[0].host)))
+        return chosen
+
+
+def peer_of(host: str) -> str:
+    """Return what counts as one peer: an IPv4 address, or the network of an IPv6 address."""
+    address = parse_address(host.partition("%")[0])
+    if address is None:
+        return host
+    plain = unmapped(address)
+    return str(ip_network((plain, _IPV6_PREFIX), strict=False)) if isinstance(plain, IPv6Address) else str(plain)
