@@ -8,6 +8,7 @@ earliest is taken: then some messages are processed again, rather than never.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -137,6 +138,10 @@ def find_place(found: Sequence[int], hashes: Sequence[str], place: MessagePlace)
     if best > 0 or (best == 0 and may_be_cut_off):
         return next(index for index in found if fits[index] == best)
     confirmed = [index for index in found if _has_a_neighbour(index, hashes, place, len(found) == 1)]
+    if len(confirmed) > 1:
+        # What followed the stored one stands behind each of them, and directly behind one.
+        followed = {index: _equal_beginning(place.after, hashes[index + 1 :]) for index in confirmed}
+        confirmed = [index for index in confirmed if followed[index] == max(followed.values())]
     if len(confirmed) == 1:
         return confirmed[0]
     elsewhere = _went_another_way(found[-1], hashes, place)
@@ -172,12 +177,19 @@ def _fit(noted: Sequence[str], actual: Sequence[str]) -> int:
     return min(len(noted), len(actual))
 
 
+def _equal_beginning(noted: Sequence[str], actual: Sequence[str]) -> int:
+    """Return how many messages at the beginning of both are equal."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(noted, actual, strict=False)))
+
+
 def _went_another_way(index: int, hashes: Sequence[str], place: MessagePlace) -> bool:
     """Return whether nothing that followed the stored message is left, although something follows this one.
 
     Then the conversation was taken up again before the stored message, and a short text was only said once more.
     """
-    return bool(place.after) and index + 1 < len(hashes) and not any(one in hashes for one in place.after)
+    # The same text once more proves nothing.
+    others = [one for one in place.after if one != hashes[index]]
+    return bool(others) and index + 1 < len(hashes) and not any(one in hashes for one in others)
 
 
 def _has_a_neighbour(index: int, hashes: Sequence[str], place: MessagePlace, alone: bool) -> bool:

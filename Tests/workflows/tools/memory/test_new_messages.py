@@ -79,6 +79,9 @@ def test_first_message_has_none_before_it() -> None:
         ("abcdef", 3, "xyzdef", 4),
         ("abcdef", 3, "def", 1),
         ("abkcde", 2, "abcdek", 0),
+        ("abcdefkkkgkhi", 8, "abcdefkkgkhi", 8),  # one equal to it was deleted, and so near it that its beginning shows
+        ("abcdefkkkgkhi", 8, "abcdefkkgkhxy", 8),
+        ("abcdefkkkgkhi", 8, "abcdefkkgk", 8),
         ("abcdef", 3, "abcef", 0),  # it was deleted
     ],
 )
@@ -162,6 +165,7 @@ def test_a_message_is_known_by_what_stood_beside_it(then: list[str], at: int, no
         ([*TEN[:4], "m4", "y"], 5),  # nothing new stands before it
         ([*TEN[:4], "x", "m4"], 6),  # nothing follows yet that could tell
         (["m3", "x", "m4", "m7"], 3),  # something is left of what followed
+        ([*TEN[:4], "x", "m4", "m4", "y"], 0),  # the same text twice
     ],
 )
 def test_a_short_text_after_a_new_message_may_be_another_one(now: list[str], start: int) -> None:
