@@ -1,10 +1,11 @@
 """Writes the lock files: every package that is installed, direct or not, with its version and the hashes of its files.
 
 ``requirements.lock`` is what the start scripts install, ``requirements-database.lock`` what ``--database`` needs in
-addition, ``requirements-test.lock`` what the tests run with, and ``requirements-agents.lock`` has the coding agent that
-the client tests start. They hold for all supported systems and Pythons (the agent does not take all of them);
-:mod:`Scripts.generate.lock_platforms` then writes for which of these there are wheels. Run it after a change of a file
-that they are made from, with the network and the package uv (``pip install uv``)::
+addition, ``requirements-test.lock`` what the tests run with, ``requirements-release.lock`` what makes the files of a
+release, and ``requirements-agents.lock`` has the coding agent that the client tests start. They hold for all supported
+systems and Pythons (the agent does not take all of them); :mod:`Scripts.generate.lock_platforms` then writes for which
+of these there are wheels. Run it after a change of a file that they are made from, with the network and the package uv
+(``pip install uv``)::
 
     python -m Scripts.generate.lock_requirements             # keeps the versions of what is locked already
     python -m Scripts.generate.lock_requirements --upgrade   # takes the newest versions that requirements.txt allows
@@ -29,6 +30,7 @@ LOCKS = (
     ("requirements-test.txt", "requirements-test.lock"),
     ("requirements-agents.txt", "requirements-agents.lock"),
     ("requirements-database.txt", "requirements-database.lock"),
+    ("requirements-release.txt", "requirements-release.lock"),
 )
 WITH_VERSIONS_OF_USERS = ("requirements-test.lock", "requirements-database.lock")
 """They come after the first and take its versions: the tests run what users install, and one environment has both."""

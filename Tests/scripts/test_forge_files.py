@@ -15,18 +15,38 @@ from Tests.postgres_lab import free_port
 from Tests.stub_backend import StubBackend, chat_reply
 
 ROOT = Path(__file__).resolve().parents[2]
-WORKFLOW = (ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
+WORKFLOWS = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / ".github" / "workflows").iterdir())}
+WORKFLOW, RELEASE = WORKFLOWS["test"], WORKFLOWS["release"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_actions_are_pinned_by_the_commit_of_a_release() -> None:
-    used = re.findall(r"uses: (.*)", WORKFLOW)
-    assert len(used) == 4
+    used = [line for text in WORKFLOWS.values() for line in re.findall(r"uses: (.*)", text)]
+    assert len(used) == 10
     assert [line for line in used if not re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)] == []
 
 
-def test_the_workflow_may_only_read() -> None:
-    assert re.findall(r"^ *permissions:\n((?: +.*\n)+)", WORKFLOW, re.MULTILINE) == ["  contents: read\n"]
+def test_no_workflow_may_do_more_than_it_does() -> None:
+    assert set(WORKFLOWS) == {"release", "test"}
+    assert re.findall(r"^ *permissions:(?:.*)\n((?: +.*\n)*)", WORKFLOW, re.MULTILINE) == ["  contents: read\n"]
+    # Nothing at all, but for what each job needs.
+    assert re.findall(r"^permissions: (.*)$", RELEASE, re.MULTILINE) == ["{}"]
+    jobs = re.findall(r"^    permissions:\n((?:      .*\n)+)", RELEASE, re.MULTILINE)
+    assert [re.findall(r"([\w-]+: \w+)", re.sub(r" #.*", "", job)) for job in jobs] == [
+        ["contents: read", "id-token: write", "attestations: write"],
+        ["contents: write"],
+    ]
+
+
+def test_a_release_is_made_from_locked_packages_and_never_published_by_itself() -> None:
+    assert re.findall(r"pip install (.*)", RELEASE) == ["--require-hashes -r requirements-release.lock"]
+    assert "gh release create" in RELEASE and "--draft" in RELEASE
+    # A name that somebody gives a tag is data for the shell, never a part of a script.
+    scripts = re.findall(r"run: (?:\|\n((?: {10}.*\n)+)|(.+)\n)", RELEASE)
+    assert len(scripts) == 3 and not [text for text in scripts if "${{" in "".join(text)]
+    page = (ROOT / "Docs" / "User" / "verifying-a-release.md").read_text(encoding="utf-8")
+    commands = re.findall(r"(pip install --require-hashes .*|-m Scripts\.\S+)", RELEASE)
+    assert len(commands) == 2 and all(command in page for command in commands)
 
 
 def test_it_runs_the_commands_of_the_readme_with_every_served_python() -> None:
