@@ -301,7 +301,6 @@ def test_a_thousand_bodies_of_20_megabytes_half_of_them_aborted(full_size: Launc
 
 
 @pytest.mark.deep
-@pytest.mark.contract
 def test_aborted_bodies_one_after_the_other_leave_nothing(full_size: Launcher, backend: Backend) -> None:
     body = large_chat(backend.hello, 20 * MEGABYTE)
     data = post(len(body), body)
