@@ -136,7 +136,8 @@ CHOICES = (
         CHAT,
         "",
         """{"nodes": [
-  {"title": "Is it long?", "type": "Conditional", "condition": "'{chat_user_prompt_last_one}' == 'x'"},
+  {"title": "Is it long?", "type": "Conditional", "condition": "'{chat_user_prompt_last_one}' == 'x'",
+   "valueSafe": true},
   {"type": "ConditionalCustomWorkflow", "conditionalKey": "{agent1Output}",
    "conditionalWorkflows": {"Yes": "Titles", "No": "Titles"}}
 ]}

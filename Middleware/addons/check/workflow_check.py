@@ -459,6 +459,13 @@ def _listed(texts: Any, word: str = "or") -> str:
 
 # -- all of them -------------------------------------------------------------------------------------------------------
 
+
+def _check_condition(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
+    found = list(check_condition(view, lookups))
+    # What cannot be read has to be changed first.
+    yield from found or check_value_safe(view, lookups)
+
+
 # A new check of single nodes is one function in this list.
 NODE_CHECKS: tuple[Callable[[NodeView, Lookups], Iterator[Finding]], ...] = (
     check_type,
@@ -470,8 +477,7 @@ NODE_CHECKS: tuple[Callable[[NodeView, Lookups], Iterator[Finding]], ...] = (
     check_choice,
     check_response_limit,
     check_answer_choices,
-    check_condition,
-    check_value_safe,
+    _check_condition,
     check_option_injection,
     check_block_size,
     check_relative_times,
