@@ -202,7 +202,7 @@ class BaseLlmApiHandler(ABC):
         chunks.append(chunk)
         token, parts = chunk["token"], self.parts
         if not self.flowing and brings:
-            if parts is not None and not self.reasoned:
+            if parts is not None and parts.first_at is None:
                 parts.first_at = time.perf_counter()
             self.flowing, self.reasoned = bool(token or chunk.get("tool_calls")), True
             if self.changes.new:
@@ -219,6 +219,9 @@ class BaseLlmApiHandler(ABC):
         self.called = True
         if self._reader is None:
             self._reader = ToolCallReader()
+        # A call that waits has arrived all the same.
+        if self.parts is not None and self.parts.first_at is None:
+            self.parts.first_at = time.perf_counter()
         is_final = not self.empty_first or chunk["finish_reason"] is not None
         calls = self._reader.read(chunk.pop("tool_calls"), is_final)
         if calls:
