@@ -124,7 +124,7 @@ class RequestContext:
     leave_gate: Callable[[], object] | None = field(default=None, repr=False)
     give_way: Callable[[], object] | None = field(default=None, repr=False)
     kind: str = ""
-    peer: tuple[str, ...] = field(default=(), repr=False)
+    peer: tuple[str | None, ...] = field(default=(), repr=False)
     origin: tuple[str, int | None] | None = None
     asked_model: str = ""
     misspelt_model: str = ""

@@ -15,6 +15,7 @@ from Middleware.utilities.http.addresses import is_private_address
 
 FORWARDED = ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_REAL_IP")
 """Headers that proxies add, as the WSGI environ names them."""
+_PEER = ("REMOTE_ADDR", *FORWARDED)
 # A header can hold any text; messages show only this many characters of it. IPv6 addresses have at most 45.
 _SHOWN = 60
 _FOR = re.compile(r"\bfor\s*=\s*(\"[^\"]*\"|[^;,\s]*)", re.IGNORECASE)
@@ -22,12 +23,12 @@ _FOR = re.compile(r"\bfor\s*=\s*(\"[^\"]*\"|[^;,\s]*)", re.IGNORECASE)
 _ADDRESS = re.compile(r"\[([^\]]*)\](?::\d+)?|(\d+(?:\.\d+){3})(?::\d+)?")
 
 
-def peer_of(environ: WSGIEnvironment) -> tuple[str, ...]:
+def peer_of(environ: WSGIEnvironment) -> tuple[str | None, ...]:
     """Return the address of the connection with what proxies say of its client: both must be equal for the same peer.
 
     So a header, which a client can send itself, never makes it the same as a client with another address.
     """
-    return environ.get("REMOTE_ADDR", ""), *(environ.get(name, "") for name in FORWARDED)
+    return tuple(map(environ.get, _PEER))
 
 
 def public_address(environ: WSGIEnvironment) -> str | None:

@@ -29,6 +29,8 @@ class HeldEnd:
         chunks: what waits, in order; at most one of them has a finish reason.
     """
 
+    __slots__ = ("_noise", "_reason_comes_with_content", "_useful_at", "chunks")
+
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
         self._reason_comes_with_content = False
