@@ -81,9 +81,11 @@ _IN_TEXT = tuple(
 _IN_COMMAND = tuple(
     re.compile(f"(?s){pattern}")
     for pattern in (
-        rf"(?:^|(?<=[\s\"']))(?:-{_FLAG_LETTERS}[uUbE]\s*"
+        rf"(?:^|(?<=[\s\"'])|(?<=\\[nrt]))(?:-{_FLAG_LETTERS}[uUbE]\s*"
         rf"|--(?:user|proxy-user|oauth2-bearer|pass|proxy-pass|cookie|cert)(?:=|\s+)){_TO_SPACE}",
-        rf"(?:-{_FLAG_LETTERS}H\s*|--(?:proxy-)?header(?:=|\s+)){_MARK}?(?i:[\w-]*{_ENDING})\s*:\s*{_SCHEMES}{_REST}",
+        # Never in the middle of a word: names of headers would be looked for from each of its letters on.
+        rf"(?:(?:(?<![\w-])|(?<=\\[nrt]))-{_FLAG_LETTERS}H\s*|--(?:proxy-)?header(?:=|\s+)){_MARK}?"
+        rf"(?i:[\w-]*{_ENDING})\s*:\s*{_SCHEMES}{_REST}",
         rf"(?i:(?:^|[?&;#\s\"'])[^=&?;#\s\"']*{_ENDING}(?:\]|%5d)?)={_VALUE}",
         r"(?<![\w.])[\w.-]{1,64}:(?P<bare>[^\s\"'@/:]+)@[\w.-]",
     )

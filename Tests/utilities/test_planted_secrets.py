@@ -18,7 +18,10 @@ from Tests.tables import check_all, table
 
 WORKFLOW = "Workflows/me/A.json"
 TEXTS = (*URLS, *DSNS, *DATA, *HEADERS)
-COMMANDS = tuple(f"curl {shlex.join([*arguments, 'http://host'])}" for arguments in CURL)
+# On one line, and with each part on a line of its own.
+COMMANDS = tuple(
+    f"curl{start}{shlex.join([*arguments, 'http://host'])}" for start in (" ", " \\\n") for arguments in CURL
+)
 
 
 def kept(text: str) -> str:
@@ -120,6 +123,11 @@ HOSTILE = (
     '\\"',
     "'key",
     " {a}",
+    "-H",
+    "-sH",
+    "-H\\n",
+    "--header=-H",
+    "-uX-H",
 )
 
 
