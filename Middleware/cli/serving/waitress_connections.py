@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from waitress.channel import HTTPChannel
@@ -94,7 +95,9 @@ class Parser(HTTPRequestParser):
     @property
     def held(self) -> int:
         """Bytes of the body that are in memory."""
-        return 0 if self.body_rcv is None else len(self.body_rcv) + self._framing
+        # Read once: another thread may give the body up.
+        receiver = self.body_rcv
+        return 0 if receiver is None else len(receiver) + self._framing
 
     @property
     def _framing(self) -> int:
@@ -226,7 +229,7 @@ class Channel(HTTPChannel):
             return True
         # That of the request before is whole.
         self._leave_body()
-        self._body = process().one(BodyBudget).begin(self._give_up_body)
+        self._body = process().one(BodyBudget).begin(partial(self._give_up_body, head))
         if self._body is None:
             environ.update({BODY_LEFT_KEY: True, NO_ROOM_KEY: True})
         return self._body is None
@@ -236,14 +239,14 @@ class Channel(HTTPChannel):
         if body is not None:
             process().one(BodyBudget).leave(body)
 
-    def _give_up_body(self) -> None:
+    def _give_up_body(self, request: Parser) -> None:
         """Answer a request whose body has no room. Called on any thread."""
-        self._leave_body()
         with self.requests_lock:
-            request, self.request = self.request, None
-            # It has become whole in the meantime, or the connection has been closed.
-            if request is None or request.completed:
+            # It has become whole in the meantime, and another one may come, or the connection has been closed.
+            if request is not self.request or request.completed:
                 return
+            self._leave_body()
+            self.request = None
             request.give_up()
             self.requests.append(request)
             if len(self.requests) == 1:
@@ -256,8 +259,8 @@ class Channel(HTTPChannel):
 
     def drop(self) -> None:
         """End a connection without a whole request, for others; with an answer, if a body comes on it."""
-        if self._body is not None:
-            self._give_up_body()
+        if self._body is not None and self.request is not None:
+            self._give_up_body(self.request)
         else:
             self.handle_close()
 

@@ -17,7 +17,7 @@ import pytest
 from waitress.buffers import OverflowableBuffer
 
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
-from Middleware.api.edge.body_budget import BodyBudget
+from Middleware.api.edge.body_budget import Body, BodyBudget
 from Middleware.cli.serving import limits, serve_waitress
 from Middleware.cli.serving.listening import bind_socket
 from Middleware.cli.serving.serve_waitress import make_server
@@ -523,3 +523,25 @@ def test_what_ends_for_want_of_room_is_answered_in_its_order(run: Callable[..., 
         assert data.count(b"HTTP/1.1 ") == 2 and b" 503 Service" in data and b"Retry-After" in data
         assert data.index(b" 200 OK") < data.index(b" 503 ")
         other.close()
+
+
+def test_a_body_that_has_become_whole_ends_no_other_request(
+    run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget may choose a body on one thread while it becomes whole on another, and the next head begins."""
+    ends, begin = list[Callable[[], None]](), BodyBudget.begin
+
+    def noted(budget: BodyBudget, end: Callable[[], None]) -> Body | None:
+        ends.append(end)
+        return begin(budget, end)
+
+    monkeypatch.setattr(BodyBudget, "begin", noted)
+    running = run(AdmissionMiddleware(echo_length))
+    client = running.client(LATE + b"Content-Length: 3\r\n\r\nabc" + LATE)
+    client.settimeout(60)
+    assert client.recv(5) == b"HTTP/"
+    channels = [one for one in running.channels.values() if isinstance(one, Channel)]
+    assert until(lambda: channels[0].request is not None)
+    ends[0]()
+    client.sendall(b"Connection: close\r\nContent-Length: 2\r\n\r\nab")
+    assert read_whole(client).count(b"1.1 200 OK") == 2
