@@ -68,7 +68,12 @@ class Parser(HTTPRequestParser):
         if not self.headers_finished and not self.header_plus and data[:1] == TLS_RECORD:
             self._refuse(BadRequest(TLS_REFUSED))
             return len(data)
-        consumed: int = super().received(data)
+        # Blank lines before a request are no part of it. Waitress takes two of them for a request without content, and
+        # the time for a head would begin anew.
+        rest = data if self.headers_finished or self.header_plus else data.lstrip()
+        if not rest:
+            return len(data)
+        consumed: int = len(data) - len(rest) + super().received(rest)
         if self._size() > self._limit or self._is_refused():
             self._leave_body()
             return len(data)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from waitress.adjustments import Adjustments
 from waitress.buffers import OverflowableBuffer
 
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
@@ -21,7 +22,7 @@ from Middleware.api.edge.body_budget import Body, BodyBudget
 from Middleware.cli.serving import limits, serve_waitress
 from Middleware.cli.serving.listening import bind_socket
 from Middleware.cli.serving.serve_waitress import make_server
-from Middleware.cli.serving.waitress_connections import Channel, SlowClients
+from Middleware.cli.serving.waitress_connections import Channel, Parser, SlowClients
 from Middleware.models.process import Process, install, process
 from Tests.api.front_dialects import openai_message
 from Tests.tables import table
@@ -545,3 +546,13 @@ def test_a_body_that_has_become_whole_ends_no_other_request(
     ends[0]()
     client.sendall(b"Connection: close\r\nContent-Length: 2\r\n\r\nab")
     assert read_whole(client).count(b"1.1 200 OK") == 2
+
+
+@table("blank", [b"\r\n", b"\r\n\r\n", b"\n\n", b" \r\n\r\n", b"\r\n" * 40_000])
+def test_blank_lines_give_a_head_no_more_time(blank: bytes) -> None:
+    """The time is that of a parser, so these must neither end one nor become a part of its head."""
+    parser = Parser(Adjustments(), lambda: None)
+    for _ in range(3):
+        assert parser.received(blank) == len(blank) and not parser.completed
+    assert parser.received(blank + GET + b"GET") == len(blank + GET)
+    assert parser.completed and not parser.empty and parser.error is None and parser.path == "/"
