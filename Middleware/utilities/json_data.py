@@ -21,10 +21,13 @@ _VALUE = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]', re.DOTALL)
 
 
 def has_too_many_values(data: bytes) -> bool:
-    """Return whether JSON in UTF-8 holds more than ``MOST_VALUES`` arrays, objects and strings, names included."""
-    # Shorter texts cannot hold so many, and need no look.
-    if len(data) <= 2 * MOST_VALUES:
+    """Return whether JSON holds more than ``MOST_VALUES`` arrays, objects and strings, names included."""
+    # Most texts have fewer of these bytes, whatever the coding, and need no closer look.
+    if sum(data.count(sign) for sign in b'"[{') <= MOST_VALUES:
         return False
+    # As the parser does. The bytes of other codings can be read as marks, behind which brackets would not count.
+    if not (coding := json.detect_encoding(data)).startswith("utf-8"):
+        data = data.decode(coding, "replace").encode("utf-8", "replace")
     return next(itertools.islice(_VALUE.finditer(data), MOST_VALUES, None), None) is not None
 
 

@@ -53,6 +53,7 @@ def test_stored_json_is_compact() -> None:
 
 
 MANY = MOST_VALUES + 1000
+CODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
 
 
 @table(
@@ -66,6 +67,9 @@ MANY = MOST_VALUES + 1000
         (b"[[0],[" + b"[\n]\n,\n" * MANY + b"0]]", True),
         (b"[" * 2 * MANY, True),
         (json.dumps({"a": [[]] * MANY}).encode("utf-16-le"), True),
+        # U+2200 has the byte of a quotation mark.
+        *((json.dumps({"\u2200": [[]] * MANY}, ensure_ascii=False).encode(coding), True) for coding in CODINGS),
+        *((json.dumps("\u5b5b" * MANY, ensure_ascii=False).encode(coding), False) for coding in CODINGS),
         # Exactly as many, and one more.
         (b"[" + b'"a b",' * (MOST_VALUES - 1) + b"0]", False),
         (b"[" + b'"a b",' * MOST_VALUES + b"0]", True),
