@@ -6,6 +6,7 @@ checked addresses (``UrlDecision.addresses``) only, because a second look-up may
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 import socket
@@ -136,19 +137,20 @@ def check_proxy(
 ) -> UrlDecision:
     """Decide whether a request may go through a proxy: its address is judged as that of a URL.
 
-    One that the author of the node or the configuration chose is allowed, also with a user name that others wrote.
+    Host and port that the author of the node or the configuration chose are allowed, also with a user name that others
+    wrote.
 
     Args:
         proxy: a URL of any scheme, or a host without one.
         authored: the same with a stand-in for what users, models and tools wrote.
     """
     url, own = (f"http://{text.partition('://')[2] or text}" for text in (proxy, authored))
-    try:
-        host = parse_url(own).host
-    except LocationParseError:
-        host = None
-    if proxy == authored or (host and check_url(url, False, [host]).reason is None):
+    if proxy == authored:
         return UrlDecision()
+    with contextlib.suppress(LocationParseError):
+        parts = parse_url(own)
+        if parts.host and check_url(url, False, [parts.host]).reason is None and parse_url(url).port == parts.port:
+            return UrlDecision()
     return check_url(url, block_private_addresses, allowed_hosts)
 
 

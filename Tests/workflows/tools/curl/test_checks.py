@@ -361,6 +361,8 @@ PRIVATE = "127.0.0.1:9050"
         (["-x", f"socks5h://{{x}}:pw@{PRIVATE}"], "stand-in.invalid", "chat-1", False),
         (["-x", f"socks5h://{{x}}:pw@{PRIVATE}"], "stand-in.invalid", "a@10.0.0.1/", True),
         (["-x", f"socks5h://{{x}}:pw@{PRIVATE}"], "stand-in.invalid", "a\\@10.0.0.1", True),
+        (["-x", f"socks5h://{{x}}:pw@{PRIVATE}"], "stand-in.invalid", "a@127.0.0.1:22/", True),
+        (["-x", f"socks5h://{{x}}:pw@{PRIVATE}"], "stand-in.invalid", "a@127.0.0.1?", True),
         (["-x", "http://127.0.0.1:{x}"], "stand-in.invalid", "22", True),
         (["--connect-to", "::{x}:80"], "stand-in.invalid", "127.0.0.1", True),
         (["--connect-to", "::127.0.0.1:80"], "", "", False),
