@@ -103,7 +103,8 @@ def parse_condition(expression: str, operands: Sequence[str] | None = None) -> b
     """Like ``evaluate_condition``, but raises ``ConditionSyntaxError``."""
     pattern = _TOKEN if operands is None else _SAFE_TOKEN
     rest = iter(operands or ())
-    parser = _Parser([_token(found, rest) for found in pattern.finditer(expression)], len(expression))
+    tokens = [_token(found, rest) for found in pattern.finditer(expression)]
+    parser = _Parser(tokens, len(expression), booleans_have_order=operands is None)
     value = parser.expression(0)
     if parser.position != len(parser.tokens):
         raise ConditionSyntaxError(f"something is left over after part {parser.position}", parser.offset)
@@ -142,7 +143,9 @@ def _token(found: re.Match[str], operands: Iterator[str]) -> _Token:
         return _Token(upper, start)
     if upper in ("TRUE", "FALSE"):
         return _Token("operand", start, upper == "TRUE")
-    # The words inf and nan are numbers, as for Python.
+    # Without operands, the words inf and nan are numbers, as for Python.
+    if found.lastgroup == "word" and found.re is _SAFE_TOKEN:
+        return _Token("operand", start, text)
     try:
         return _Token("operand", start, float(text))
     except ValueError:
@@ -151,7 +154,7 @@ def _token(found: re.Match[str], operands: Iterator[str]) -> _Token:
 
 def _of_operand(text: str) -> Value:
     """Return the value of a whole operand: a number or a boolean if that is all there is, otherwise the text."""
-    found = _TOKEN.fullmatch(text)
+    found = _SAFE_TOKEN.fullmatch(text)
     if found is None or found.lastgroup not in ("number", "word"):
         return text
     token = _token(found, iter(()))
@@ -159,8 +162,10 @@ def _of_operand(text: str) -> Value:
 
 
 class _Parser:
-    def __init__(self, tokens: list[_Token], length: int) -> None:
+    def __init__(self, tokens: list[_Token], length: int, booleans_have_order: bool) -> None:
         self.tokens, self._length = tokens, length
+        # Only numbers have an order. Without operands, booleans count as 1 and 0.
+        self._unordered: tuple[type, ...] = (str,) if booleans_have_order else (str, bool)
         self.position = 0
 
     @property
@@ -192,7 +197,17 @@ class _Parser:
             return value
         left = self._operand()
         compare = self._accept("compare")
-        return _compare(left, str(compare.value), self._operand()) if compare else bool(left)
+        return self._compare(left, str(compare.value), self._operand()) if compare else bool(left)
+
+    def _compare(self, left: Value, sign: str, right: Value) -> bool:
+        # In Python, too, a string never equals a number or a boolean.
+        if sign in ("==", "!="):
+            return (left == right) == (sign == "==")
+        return (
+            not isinstance(left, self._unordered)
+            and not isinstance(right, self._unordered)
+            and _ORDER[sign](left, right)
+        )
 
     def _operand(self) -> Value:
         token = self._accept("operand")
@@ -205,11 +220,3 @@ class _Parser:
             self.position += 1
             return self.tokens[self.position - 1]
         return None
-
-
-def _compare(left: Value, sign: str, right: Value) -> bool:
-    # In Python, too, a string never equals a number or a boolean.
-    if sign in ("==", "!="):
-        return (left == right) == (sign == "==")
-    # Only numbers have an order, and booleans count as 1 and 0.
-    return not isinstance(left, str) and not isinstance(right, str) and _ORDER[sign](left, right)
