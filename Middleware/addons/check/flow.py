@@ -55,6 +55,8 @@ STEADY = frozenset(
 )
 # Nodes whose output is never a text of users, models or tools. A file may be one that a model wrote.
 _OWN_OUTPUTS = STEADY - {"GetCustomFile"}
+# Far more than any text depends on; each may lead to another one, and Python ends a search that is nested too deeply.
+_MOST_SEEN = 100
 _SAID = re.compile(r"(chat|templated)_(user|system)_prompt|messages$|Discussion_Id$")
 _FIRST = re.compile(r"\{[^{}]+\}|\{\{.*?\}\}")
 _SHOWN = re.compile(r"\{\{.*?\}\}", re.DOTALL)
@@ -455,29 +457,41 @@ def _passed_by_others(call: _Call, missing: Mapping[int, tuple[NodeView, str]]) 
     )
 
 
-def said_in(text: str, view: NodeView, lookups: Lookups, index: int | None = None, depth: int = 0) -> str:
+def said_in(
+    text: str,
+    view: NodeView,
+    lookups: Lookups,
+    index: int | None = None,
+    seen: set[tuple[str, int]] | None = None,
+) -> str:
     """Return the first variable in a text that brings what users, models or tools wrote; empty without one.
 
-    ``index``: the node whose text it is, if it is another one than ``view``.
+    ``index``: the node whose text it is, if it is another one than ``view``. ``seen``: the variables that were looked
+    at on the way to it, of each node.
     """
     index = view.index if index is None else index
+    seen = set() if seen is None else seen
     jinja = NODE.flag(view.loaded.nodes[index], "jinja2")
     # What a template looks at does not stand in the result.
-    names = variables_in(" ".join(_SHOWN.findall(text)) if jinja else text, jinja) if depth <= MAX_DEPTH else ()
-    return next((name for name in names if _is_said(name, view, lookups, index, depth + 1)), "")
+    names = variables_in(" ".join(_SHOWN.findall(text)) if jinja else text, jinja)
+    return next((name for name in names if _is_said(name, view, lookups, index, seen)), "")
 
 
-def _is_said(name: str, view: NodeView, lookups: Lookups, index: int, depth: int) -> bool:
+def _is_said(name: str, view: NodeView, lookups: Lookups, index: int, seen: set[tuple[str, int]]) -> bool:
+    # Variables of a file may name each other in a circle. What was looked at brings nothing, or the search had ended.
+    if (name, index) in seen or len(seen) > _MOST_SEEN:
+        return False
+    seen.add((name, index))
     output = _OUTPUT.fullmatch(name)
     if output is not None:
         number = int(output[1]) - 1
         node = view.loaded.nodes[number] if number < index else {"type": "Conditional"}
         if node.get("type") not in PASSING_ON:
             return node.get("type") not in _OWN_OUTPUTS
-        return any(said_in(text, view, lookups, number, depth) for _, text in strings_in(node))
+        return any(said_in(text, view, lookups, number, seen) for _, text in strings_in(node))
     own = view.loaded.variables.get(name, lookups.user_variables().get(name))
     if isinstance(own, str) and not _SAID.match(name):
-        return any(_is_said(one, view, lookups, index, depth) for one in variables_in(own, jinja=False) if one != name)
+        return any(_is_said(one, view, lookups, index, seen) for one in variables_in(own, jinja=False))
     return _INPUT.fullmatch(name) is not None or _SAID.match(name) is not None
 
 

@@ -85,6 +85,7 @@ def test_mistakes_with_operands(condition: str, caret: str, says: str) -> None:
 
 LLM = {"type": "Standard", "endpointName": "Main", "prompt": ""}
 ON_TEXT = "'{agent1Output}' == 'x'"
+VARIABLES = {"role": "x", "through": "a {chat_user_prompt_last_one}", "circle": "{other}", "other": "{circle}{other}"}
 
 
 @table(
@@ -110,6 +111,9 @@ ON_TEXT = "'{agent1Output}' == 'x'"
         (STATIC, "{agent1Input} == 1", {}, "agent1Input"),
         (STATIC, "'{through}' == 'x'", {}, "through"),
         (STATIC, "'{role}' == 'x'", {}, ""),
+        (STATIC, "'{circle}' == 'x'", {}, ""),
+        (STATIC, "'{other}' == 'x'", {}, ""),
+        (STATIC, "'{circle}{through}' == 'x'", {}, "through"),
         (STATIC, "'{current_day_of_week}' == 'Monday'", {}, ""),
         (LLM, "'{{ agent1Output }}' == 'x'", {"jinja2": True}, "agent1Output"),
         (LLM, "{% if agent1Output == 'x' %}TRUE{% endif %}", {"jinja2": True}, ""),
@@ -117,11 +121,7 @@ ON_TEXT = "'{agent1Output}' == 'x'"
 )
 def test_a_condition_that_a_text_can_change(first: Node, condition: str, more: Node, noted: str) -> None:
     node = {"type": "Conditional", "condition": condition, **more}
-    found = [
-        one
-        for one in check(first, node, role="x", through="a {chat_user_prompt_last_one}")
-        if one.json_path == "nodes[1].condition"
-    ]
+    found = [one for one in check(first, node, **VARIABLES) if one.json_path == "nodes[1].condition"]
     assert [one.severity for one in found] == (["note"] if noted else [])
     assert not noted or (found[0].text.count(f"{{{noted}}} is the text of") == 1 and "valueSafe" in found[0].expected)
 
