@@ -262,6 +262,12 @@ class Channel(HTTPChannel):
         """Whether no whole request is on the connection, and nothing of an answer."""
         return not self.requests and not self.total_outbufs_len
 
+    def answered_for(self, now: float) -> float | None:
+        """Return for how many seconds the client of a refused request has had its answer; None for any other one."""
+        if not self._discards_input:
+            return None
+        return 0.0 if self._lingers_until is None else limits.LINGER_SECONDS - (self._lingers_until - now)
+
     def drop(self) -> None:
         """End a connection without a whole request, for others; with an answer, if a body comes on it."""
         if self._body is not None and self.request is not None:
@@ -395,16 +401,23 @@ class SlowClients:
             if not clients:
                 return
             self._crowd = Crowd(clients[0].adj.connection_limit)
-        found = [
-            Unfinished(client, client.addr[0], head := client.request, head is not None and head.headers_finished)
-            for client in clients
-        ]
+        is_crowd = len(clients) >= self._crowd.most
+        found = []
+        for client in clients:
+            # Those that have their answer do not count: others would have to go for them as well.
+            seconds = client.answered_for(now)
+            if seconds is None:
+                head = client.request
+                has_head = head is not None and head.headers_finished
+                found.append(Unfinished(client, client.addr[0], head, has_head))
+            elif is_crowd and seconds >= limits.CROWDED_GRACE_SECONDS:
+                client.handle_close()
         leaving = self._crowd.leaving(found, now)
         for one in leaving:
             one.connection.drop()
         if leaving:
             logger.info("%d connections without a whole request are closed to make room for others", len(leaving))
-        if len(found) >= self._crowd.most:
+        if is_crowd:
             self._next_sweep = now + limits.CROWDED_SWEEP_SECONDS
 
     def _close_stalled(self, clients: list[Channel], now: float) -> None:

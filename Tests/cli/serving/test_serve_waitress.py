@@ -6,6 +6,7 @@ import contextlib
 import errno
 import gc
 import json
+import select
 import socket
 import threading
 import time
@@ -556,3 +557,22 @@ def test_blank_lines_give_a_head_no_more_time(blank: bytes) -> None:
         assert parser.received(blank) == len(blank) and not parser.completed
     assert parser.received(blank + GET + b"GET") == len(blank + GET)
     assert parser.completed and not parser.empty and parser.error is None and parser.path == "/"
+
+
+def test_no_others_must_go_for_those_that_have_their_answer(
+    run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stay for a while, so that their clients can read it."""
+    shorter = {"CONNECTIONS": 20, "CONNECTIONS_WITH_SELECT": 20, "CROWDED_GRACE_SECONDS": 0.3}
+    for name, value in {**shorter, "SWEEP_SECONDS": 0.05, "CROWDED_SWEEP_SECONDS": 0.05}.items():
+        monkeypatch.setattr(limits, name, value)
+    running = run(AdmissionMiddleware(echo_length))
+    clients = [running.client(LATE + b"Content-Length: 9\r\n\r\na") for _ in range(12)]
+
+    def answered() -> list[socket.socket]:
+        return select.select(clients, [], [], 0)[0]
+
+    assert until(lambda: len(answered()) >= 3)
+    assert until(lambda: sum(isinstance(one, Channel) for one in list(running.channels.values())) <= 9)
+    assert len(answered()) == 3
+    assert all(client.recv(12) == b"HTTP/1.1 503" for client in answered())
