@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_network
@@ -44,16 +44,16 @@ class Crowd(Generic[Connection]):
 
     def __init__(self, room: int) -> None:
         self.most = room // 2
-        # Of each connection, its phase, and since when it is in it (monotonic).
-        self._known: dict[Connection, tuple[object, float]] = {}
+        # Of each connection, its phase, since when it is in it, and since when it has been found each time (monotonic).
+        self._known: dict[Connection, tuple[object, float, float]] = {}
 
     def leaving(self, found: Iterable[Unfinished[Connection]], now: float) -> list[Unfinished[Connection]]:
         """Return who must go. Call it with all unfinished connections, at least once a second."""
         all_of_them = list(found)
         known, self._known = self._known, {}
         for one in all_of_them:
-            phase, since = known.get(one.connection, (None, now))
-            self._known[one.connection] = one.phase, since if phase is one.phase else now
+            phase, since, first = known.get(one.connection, (None, now, now))
+            self._known[one.connection] = one.phase, since if phase is one.phase else now, first
         if len(all_of_them) < self.most:
             return []
         late: list[Unfinished[Connection]] = []
@@ -68,22 +68,22 @@ class Crowd(Generic[Connection]):
 
     def _oldest(self, found: list[Unfinished[Connection]], count: int, now: float) -> list[Unfinished[Connection]]:
         """Return ``count`` connections, each the oldest of the peer that has the most at that moment."""
+        counts = Counter(peer_of(one.host) for one in found)
         of_peer: defaultdict[str, deque[Unfinished[Connection]]] = defaultdict(deque)
         for one in sorted(found, key=lambda one: -self._age(one, now)):
-            of_peer[peer_of(one.host)].append(one)
-        # What came with the connection may not have been read.
-        queue = [
-            (-len(theirs), -self._age(theirs[0], now), peer)
-            for peer, theirs in of_peer.items()
-            if self._age(theirs[0], now) >= limits.CROWDED_GRACE_SECONDS
-        ]
+            # What came with the connection may not have been read. A new request on an old one has no such time: small
+            # requests one after the other, each with the beginning of the next, would keep the connection for ever.
+            if now - self._known[one.connection][2] >= limits.CROWDED_GRACE_SECONDS:
+                of_peer[peer_of(one.host)].append(one)
+        queue = [(-counts[peer], -self._age(theirs[0], now), peer) for peer, theirs in of_peer.items()]
         heapq.heapify(queue)
         chosen: list[Unfinished[Connection]] = []
         while queue and len(chosen) < count:
-            theirs = of_peer[heapq.heappop(queue)[2]]
+            left, _, peer = heapq.heappop(queue)
+            theirs = of_peer[peer]
             chosen.append(theirs.popleft())
-            if theirs and (age := self._age(theirs[0], now)) >= limits.CROWDED_GRACE_SECONDS:
-                heapq.heappush(queue, (-len(theirs), -age, peer_of(theirs[0].host)))
+            if theirs:
+                heapq.heappush(queue, (left + 1, -self._age(theirs[0], now), peer))
         return chosen
 
 

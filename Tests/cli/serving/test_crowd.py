@@ -56,11 +56,23 @@ def test_who_must_go(found: list[list[Unfinished[str]]], seconds: float, gone: l
 
 
 def test_each_request_has_its_own_time() -> None:
-    crowd, first, second = Crowd[str](2), object(), object()
-    assert not crowd.leaving([one("a", phase=first)], 0)
-    assert not crowd.leaving([one("a", phase=second)], 9)
-    assert not crowd.leaving([one("a", phase=second)], 10.5)
-    assert crowd.leaving([one("a", phase=second)], 11.5)
+    crowd, first, second = Crowd[str](6), object(), object()
+    others = [one("b", has_head=True), one("c", phase=first)]
+    assert not crowd.leaving([one("a", phase=first), *others], 0)
+    assert not crowd.leaving([one("a", phase=second), *others], 1)
+    assert [gone.connection for gone in crowd.leaving([one("a", phase=second), *others], 10)] == ["c"]
+    assert [gone.connection for gone in crowd.leaving([one("a", phase=second), *others], 11)] == ["a", "c"]
+
+
+def test_new_requests_keep_no_connection_for_ever() -> None:
+    """Each has the beginning of a head whenever somebody looks; the one whose head began last goes last."""
+    crowd = Crowd[str](2)
+    for second in range(2):
+        assert not crowd.leaving([one("a", phase=object())], second)
+    assert crowd.leaving([one("a", phase=object())], 2)
+    crowd, phase = Crowd[str](4), object()
+    gone = [crowd.leaving([one("new", phase=object()), one("old", phase=phase)], second) for second in range(4)]
+    assert [left.connection for left in gone[-1]] == ["old"]
 
 
 @pytest.mark.parametrize(
