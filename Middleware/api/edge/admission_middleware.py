@@ -432,16 +432,18 @@ def _gathered(pieces: Iterable[bytes], environ: WSGIEnvironment) -> io.BytesIO:
         for piece in pieces:
             body.write(piece)
             budget.hold(held, body.tell())
-            if held.ended:
-                raise _NoRoomError
             # Under Eventlet, a fast upload would otherwise keep other green threads from running.
             time.sleep(0)
+            if held.ended:
+                break
     except (EOFError, OSError, ValueError):
-        if held.ended:
-            raise _NoRoomError from None
-        raise
+        if not held.ended:
+            raise
     finally:
         budget.leave(held)
+    # Also if it has become whole: its socket cannot be read any more, as that of a client that has left.
+    if held.ended:
+        raise _NoRoomError
     return body
 
 

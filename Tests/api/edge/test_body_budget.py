@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from Middleware.api.edge.admission_middleware import NO_ROOM, take_body
 from Middleware.api.edge.body_budget import Body, BodyBudget
+from Middleware.models.process import Process, install
 from Middleware.utilities import allowed_memory
 from Tests.tables import table
 
@@ -109,3 +113,19 @@ def test_limits_of_containers(tmp_path: Path, own: str, files: dict[str, str], l
 
 def test_this_process_may_have_some_memory() -> None:
     assert (allowed_memory.allowed_memory() or 0) > 64 << 20
+
+
+def test_a_body_that_is_chosen_after_its_last_piece_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its socket reads no more, as that of a client that has left, for which the request would be cancelled."""
+    made, budget = Process(), BodyBudget(8)
+    made.put(BodyBudget, budget)
+    other = budget.begin(lambda: None)
+    assert other is not None
+    others_run = SimpleNamespace(sleep=lambda _: budget.hold(other, 4))
+    monkeypatch.setattr("Middleware.api.edge.admission_middleware.time", others_run)
+    replaced = install(made)
+    try:
+        assert take_body({"wsgi.input": io.BytesIO(b"abcde"), "CONTENT_LENGTH": "5"}, None) is NO_ROOM
+    finally:
+        install(replaced)
+    assert budget._held == 4
