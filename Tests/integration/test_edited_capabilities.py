@@ -206,6 +206,28 @@ def feeds(node_type: str, key: ConfigKey, text: str) -> Iterator[tuple[str, File
         },
     )
     yield (
+        "an input of a workflow in another spelling",
+        {
+            CHILD: flow(given),
+            CALLER: flow(runs("./KID", text, workflowUserFolderOverride="_COMMON//.")),
+        },
+    )
+    yield (
+        "an input of the workflow for the word Default, next to a text",
+        {
+            **last(given),
+            CALLER: flow(
+                {
+                    "type": "ConditionalCustomWorkflow",
+                    "conditionalKey": "default",
+                    "conditionalWorkflows": {"Default": "Flow"},
+                    "UseDefaultContentInsteadOfWorkflow": "x",
+                    "scoped_variables": [text],
+                }
+            ),
+        },
+    )
+    yield (
         "an input of the workflow for a value",
         {
             **last(given),
@@ -310,6 +332,7 @@ def test_the_name_of_a_file_changes_nothing(editor: Editor) -> None:
 FETCH = {"type": "WebFetch", "url": "{agent1Output}"}
 KEY = {"headers": {"X-Key": "my-own"}}
 TWO = [{"type": "WebFetch", "url": "http://a", **KEY}, {"type": "WebFetch", "url": "http://b"}]
+TWO_INPUTS = flow({"type": "WebFetch", "url": "{agent1Input}", "body": "{agent2Input}"})
 MCP_FILE = good_files()[MCP]
 
 ELSEWHERE = {
@@ -347,6 +370,14 @@ CONFIRMED: Mapping[str, tuple[Files, Files]] = {
     "a template in place of a text": (
         last({**FETCH, "url": "http://{{ 1 + 1 }}"}),
         last({**FETCH, "url": "http://{{ 1 + 1 }}", "jinja2": True}),
+    ),
+    "inputs change places": (
+        {FLOW: TWO_INPUTS, CALLER: flow(runs("Flow", "a", "b"))},
+        {FLOW: TWO_INPUTS, CALLER: flow(runs("Flow", "b", "a"))},
+    ),
+    "an input in place of another": (
+        {FLOW: TWO_INPUTS, CALLER: flow(runs("Flow", "a", "b"))},
+        {FLOW: TWO_INPUTS, CALLER: flow(runs("Flow", "a", "a"))},
     ),
     "a text for a workflow that acts on it": (
         {CALLER: flow(runs("Middle", "a")), MIDDLE: flow(llm()), FLOW: flow({**FETCH, "url": "{agent1Input}"})},
@@ -421,6 +452,8 @@ def guards() -> Iterator[tuple[str, Files, Files]]:
             # Of two nodes, the second; and with a third one that is guarded as the second was.
             two = flow(llm(), TWO[0], *before[FLOW]["nodes"][1:])
             loose = guarded(node_type, **{key.name: less[0]})[FLOW]["nodes"][1]
+            # A second node that does the same as the first.
+            yield key.name, before, {FLOW: flow(*before[FLOW]["nodes"], loose)}
             yield key.name, {FLOW: two}, {FLOW: flow(llm(), TWO[0], loose)}
             third = {**before[FLOW]["nodes"][1], "url": "http://c", "args": ["http://c"]}
             yield key.name, {FLOW: two}, {FLOW: flow(llm(), TWO[0], loose, third)}
@@ -434,6 +467,8 @@ def guards() -> Iterator[tuple[str, Files, Files]]:
     ):
         for less in ({"valueSafe": False}, {}):
             yield "valueSafe", last({**node, "valueSafe": True}, llm()), last({**node, **less}, llm())
+            safe = {**node, "valueSafe": True}
+            yield "valueSafe", last(safe, llm()), last({**node, **less}, llm(), safe)
     endpoint = good_files()[ENDPOINT]
     yield "allowRemoteBackup", {ENDPOINT: endpoint}, {ENDPOINT: {**endpoint, "allowRemoteBackup": True}}
 

@@ -70,13 +70,16 @@ def gained(before: Sequence[Capability], after: Sequence[Capability]) -> list[Ca
     actions = {capability.action for capability in before if not capability.guard}
     held = {capability.identity: capability.guard for capability in before if capability.holds}
     lost = {guard for one, guard in held.items() if one not in {capability.identity for capability in after}}
+    # A second node that does the same is not guarded by the first.
+    guarded = {(capability.guard, capability.action) for capability in before if capability.holds}
     # A list takes something away where everything was allowed.
     everything = {(capability.guard, capability.action) for capability in before if capability.everything}
     new = {capability.action for capability in after if capability.identity not in known and not capability.guard}
 
     def is_new(one: Capability) -> bool:
         if one.guard:
-            is_open = (one.guard, one.action) in everything or (one.usual and one.guard not in lost)
+            place = (one.guard, one.action)
+            is_open = place in everything or (one.usual and one.guard not in lost and place not in guarded)
             return not one.holds and not is_open and one.identity not in known
         # Of known values in other company, all are named.
         return one.action not in actions and (one.identity not in known or one.action not in new)
@@ -199,7 +202,8 @@ def _of_feed(view: NodeView, feed: Feed, action: str = "") -> Capability:
     target = [
         NODE.value(view.node, name) for name in ("workflowName", "conditionalWorkflows", "workflowUserFolderOverride")
     ]
-    names = (file, key.capability, feed.form, identity(target if key is PASSED else None))
+    # An input that becomes another one is used for something else.
+    names = (file, key.capability, feed.form, identity([target, feed.path] if key is PASSED else None))
     shown = as_text(feed.value.shown) or ("what an LLM writes" if key is ANSWER else "''")
     return Capability(
         file,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from Middleware.addons.check.file_check import KINDS, kind_of
 from Middleware.addons.check.findings import Finding
-from Middleware.addons.check.tree import read_tree
+from Middleware.addons.check.tree import OTHER_ENDINGS, read_tree
 from Middleware.addons.console.calls import ConsoleError
 from Middleware.addons.console.command_process import CommandTooSlowError, run_command
 from Middleware.addons.console.editing.assist import assist
@@ -295,6 +295,8 @@ def _located(path: str) -> tuple[str, str]:
     keys = getattr(instance.ACCESS_KEYS, "path", None)
     if (
         kind_of(display) is None
+        # The walk over all files leaves these out, so that nothing would follow what flows into them.
+        or display.lower().endswith(OTHER_ENDINGS)
         or any(part.startswith(".") for part in parts)
         or (keys and os.path.realpath(keys) == os.path.realpath(full_path))
     ):

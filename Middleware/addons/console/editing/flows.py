@@ -23,6 +23,7 @@ from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.store import FoundFile
 from Middleware.utilities.config.workflows import LoadedWorkflow, workflow_in
+from Middleware.utilities.files.path_utils import folded_name, split_name
 from Middleware.utilities.json_data import strings_in
 from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.processors.workflows_processor import find_responder
@@ -226,7 +227,7 @@ class Flows:
                 self.workflows[display] = WorkflowFlow(loaded, contents, variables, self._children)
         self._by_stem: dict[str, list[str]] = {}
         for display in self.workflows:
-            self._by_stem.setdefault(_stem(display), []).append(display)
+            self._by_stem.setdefault(_stem(display).removesuffix(".json"), []).append(display)
         self._folders = {user: _folders(user, settings) for user, settings in self._users.items()}
         self._lent = {
             _folded(NODE.value(view.node, "workflowUserFolderOverride"))
@@ -272,6 +273,9 @@ class Flows:
     def _children(self, view: NodeView) -> list[str]:
         """Return all workflows that a node may run, with the settings of any user who may run the node."""
         names = [name for _, name in child_names(view)]
+        table = NODE.value(view.node, "conditionalWorkflows") if "conditionalWorkflows" in view.keys else None
+        # Where a text is the default, the value may still be this word, and then the workflow for it runs.
+        names += [str(name) for name in table.values() if name] if isinstance(table, Mapping) else []
         key = _HELPED.get(view.runs_as)
         if not names and key is None:
             return []
@@ -315,11 +319,15 @@ def _folders(user: str, settings: Mapping[str, object]) -> list[str]:
 
 
 def _folded(path: object) -> str:
-    return str(path or "").strip().replace("\\", "/").strip("/").casefold()
+    """Return a path as a lookup on any file system may compare it; empty for what no file can be called."""
+    try:
+        return "/".join(map(folded_name, split_name(path.strip() if isinstance(path, str) else path)))
+    except ConfigurationError:
+        return ""
 
 
 def _stem(path: str) -> str:
-    return _folded(path).rpartition("/")[2].removesuffix(".json")
+    return _folded(path).rpartition("/")[2]
 
 
 # -- values ------------------------------------------------------------------------------------------------------------

@@ -170,6 +170,8 @@ def test_line_ends_stay(lab: Lab) -> None:
         "Users/a\x00b.json",
         ".json",
         "Prompts/x.json",
+        "Workflows/alice/x.json.json",
+        "Workflows/alice/x.JSON.json",
     ],
 )
 def test_only_configuration_files_can_be_read_or_saved(lab: Lab, path: str) -> None:
