@@ -192,11 +192,16 @@ def endpoint_names() -> list[str]:
     return _names_in_folder_of(endpoint_candidate("any"))
 
 
+def preset_type_of(endpoint: str) -> str:
+    """Return the type of the presets that calls of an endpoint may use. Raises ``ConfigurationError``."""
+    api_type = load_api_type(str(ENDPOINT.value(load_endpoint(endpoint), "apiTypeConfigFileName")))
+    return str(API_TYPE.value(api_type, "presetType") or "")
+
+
 def preset_names(endpoint: str) -> list[str]:
     """Return the names of the presets that calls of an endpoint may use; none for an endpoint that cannot be read."""
     try:
-        api_type = load_api_type(str(ENDPOINT.value(load_endpoint(endpoint), "apiTypeConfigFileName")))
-        preset_type = str(API_TYPE.value(api_type, "presetType") or "")
+        preset_type = preset_type_of(endpoint)
         folder = user_name_setting("presetConfigsSubDirectoryOverride", current_snapshot().name)
         own, shared = (
             _names_in_folder_of(candidate("any", "Presets", preset_type, *folders, kind="preset"))

@@ -338,7 +338,8 @@ def test_an_again_goes_only_where_its_session_may_call(lab: ConsoleLab) -> None:
     lab.workflow("_DefaultWorkflow", [llm("x", title="Answer")])
     for name in ("Other", "Spare"):
         lab.endpoint(name, {}, lab.backend.url)
-    lab.preset("OpenAiCompatibleApis", "Hot", {"temperature": 1.5})
+    for name in ("Hot", "mild/Warm"):
+        lab.preset("OpenAiCompatibleApis", name, {"temperature": 1.5})
     lab.workflow("Tasks", [llm("x", endpointName="Other")])
     # A workflow of other users.
     lab.write("Workflows/others/Unused", {"nodes": [llm("x", endpointName="Spare")]})
@@ -347,6 +348,8 @@ def test_an_again_goes_only_where_its_session_may_call(lab: ConsoleLab) -> None:
     rows = [
         ("Main", None, 200, 200, ""),
         ("main", "hot", 200, 200, ""),
+        ("Main", "mild/Warm", 200, 200, ""),
+        ("Main", "mild/Wram", 404, 404, ""),
         ("Other", "Hot", 200, 200, ""),
         ("Spare", None, 404, 200, ""),
         ("SPARE", None, 404, 200, ""),

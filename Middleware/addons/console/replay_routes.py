@@ -210,9 +210,13 @@ def _checked_names(call: Call, document: RunDocument, endpoint: str, preset: str
         path, usable = _endpoint_path(endpoint), _usable_endpoints(call, document, user)
         if path is None or (usable is not None and path not in usable):
             _refuse_name("endpoint", endpoint, found["endpoints"])
-        presets = config_utils.preset_names(endpoint)
-        if preset and preset.casefold() not in {name.casefold() for name in presets}:
-            _refuse_name("preset", preset, presets)
+        if preset:
+            preset_type = config_utils.preset_type_of(endpoint)
+            try:
+                # As the call looks it up: the name may lead into a folder.
+                config_utils.preset_file(preset, preset_type)
+            except ConfigurationError:
+                _refuse_name("preset", preset, config_utils.preset_names(endpoint))
         window = ENDPOINT.number(config_utils.load_endpoint(endpoint), "maxContextTokenSize")
     return window if isinstance(window, int) and window > 0 else LONGEST_ANSWER
 
