@@ -18,6 +18,8 @@ from Middleware.exceptions import DataKeyError
 from Middleware.utilities.files.file_access import atomic_write
 
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+# Names of files have at most 255 bytes, and letters up to four.
+_MAX_NAME_BYTES = 120
 # Exports made before their names had a mark end in a shorter time.
 _NAME = re.compile(r".*-(?:([0-9a-f]{16})-[0-9]{8}-[0-9]{6}-[0-9]{6}|[0-9]{8}-[0-9]{6})\.json", re.DOTALL)
 
@@ -29,7 +31,8 @@ def exported(reader: Reader) -> bytes:
 
 def file_name(discussion_id: str) -> str:
     """Return the id in such a form that it can be part of the name of a file."""
-    return _NOT_IN_NAMES.sub("_", discussion_id)[:80] or "discussion"
+    name = _NOT_IN_NAMES.sub("_", discussion_id)[:80]
+    return name.encode()[:_MAX_NAME_BYTES].decode(errors="ignore") or "discussion"
 
 
 def save(console: ConsoleFolder, reader: Reader) -> str:

@@ -293,6 +293,16 @@ def test_exports_of_before(name: str, gone: bool, tmp_path: Path, monkeypatch: p
     assert path.exists() is not gone
 
 
+@pytest.mark.parametrize("name", ["日" * 80, "a" * 80, "ü" * 80, "𝔐" * 60])
+def test_a_discussion_with_a_long_name_is_exported(lab: DiscussionLab, name: str) -> None:
+    lab.store(name)
+    console = ConsoleFolder(str(instance.CONSOLE_DIRECTORY))
+    path = Path(console.path) / exports.save(console, lab.reader(name))
+    assert path.exists() and path.name.startswith(name[:30])
+    exports.remove(console, lab.reader(name), removal.Removal())
+    assert not path.exists()
+
+
 def test_exports_belong_to_one_discussion_of_one_key(lab: DiscussionLab, tmp_path: Path) -> None:
     console = ConsoleFolder(str(tmp_path / "Console"))
     for name, key in (("mill", None), ("mill-2", None), ("mill-20260101-120000", None), ("MILL", None)):
