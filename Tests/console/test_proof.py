@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
+from Tests.console.conftest import Contexts
 from Tests.console.scripted_server import TOKEN, ScriptedServer, World
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, status_reply
 
@@ -130,6 +131,75 @@ def test_nothing_that_a_reader_does_sends_the_token(page: Page, moved: Callable[
     expect(page.get_by_role("table", name="Runs")).to_be_visible()
     page.get_by_role("link", name="Backends").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Backends")
+
+
+def test_a_page_is_loaded_anew_only_from_its_server(page: Page, moved: Callable[[], ScriptedServer]) -> None:
+    """The page of another program could read the token."""
+    server = moved()
+    page.goto(server.url)
+    live = page.get_by_role("status", name="Live updates")
+    expect(live).to_contain_text("live")
+    page.route("**/pages/backends.js", lambda route: route.abort())
+    page.get_by_role("link", name="Backends").click()
+    alert = page.get_by_role("alert").first
+    expect(alert).to_contain_text("could not be loaded")
+    server.stop()
+    with Impostor(server.port, ANSWERS["no proof"]) as impostor:
+        page.get_by_role("button", name="Try again").first.click()
+        expect(alert).to_contain_text("does not know this session")
+    assert secrets_in(impostor) == [] != impostor.seen
+    moved()
+
+
+# The tab has no session of its own, so that nothing else is sent.
+LOST = """async ([token, kind]) => {
+    localStorage.setItem("wilmer-console:/console/", token);
+    const { api, stream } = await import(document.querySelector("script[src]").src.replace("app.js", "api.js"));
+    const [ask, sent] = [window.fetch, []];
+    let [held, proofs] = [null, 0];
+    // One proof holds until the next is asked for.
+    performance.now = () => proofs * 5000;
+    const body = (start) => new Response(new ReadableStream({ start }));
+    const reading = async () => { for await (const event of stream("held", undefined, new AbortController().signal)); };
+    let ended = null;
+    window.fetch = async (path, how) => {
+        sent.push(path.replace("api/", ""));
+        if (path === "api/cut") return body((control) => control.error(new TypeError("network error")));
+        if (path === "api/held") return body((control) => { held = control; });
+        if (path !== "api/session/proof") return new Response("{}");
+        const answer = await ask(path, how);
+        if (kind === "while it proves itself" && held) {
+            held.close();
+            held = null;
+            await ended;
+        }
+        return answer;
+    };
+    if (kind === "in the middle of an answer") await api("GET", "cut").catch(() => {});
+    else {
+        ended = reading();
+        while (!held) await new Promise((done) => setTimeout(done, 5));
+        proofs += 1;
+    }
+    await api("GET", "next");
+    return sent;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent"),
+    [
+        ("in the middle of an answer", ["session/proof", "cut", "session/proof", "next"]),
+        ("while it proves itself", ["session/proof", "held", "session/proof", "session/proof", "next"]),
+    ],
+)
+def test_a_lost_connection_needs_another_proof(
+    contexts: Contexts, console_url: str, kind: str, sent: list[str]
+) -> None:
+    with contexts.tab(signed_in=False) as page:
+        page.goto(console_url)
+        expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+        assert page.evaluate(LOST, [TOKEN, kind]) == sent
 
 
 def test_a_token_of_an_older_version_asks_to_sign_in(page: Page, console_url: str) -> None:

@@ -66,20 +66,23 @@ async function send(path, how) {
 // The token whose session the server has proved to know, until when that holds, and the proof that is being asked for.
 let trusted = { token: "", until: 0 };
 let asked = { token: "", proof: null };
+let losses = 0;
 
 /** A connection was lost, so that another program may answer now. */
 function distrust() {
+  losses += 1;
   trusted = { token: "", until: 0 };
 }
 
 /** Let the server prove that it has begun the session, unless it has just done that. Throws ApiError if it does not. */
-function trust(value) {
-  if (trusted.token === value && performance.now() < trusted.until) return undefined;
-  if (asked.token !== value) {
-    const proof = prove(value).finally(() => { asked = { token: "", proof: null }; });
-    asked = { token: value, proof };
+async function trust(value) {
+  while (trusted.token !== value || performance.now() >= trusted.until) {
+    if (asked.token !== value) {
+      const proof = prove(value).finally(() => { asked = { token: "", proof: null }; });
+      asked = { token: value, proof };
+    }
+    await asked.proof;
   }
-  return asked.proof;
 }
 
 async function prove(value) {
@@ -88,14 +91,15 @@ async function prove(value) {
     if (value === token()) expireSession();
     throw new ApiError(401, { message: "This session has ended. Sign in again." });
   }
-  distrust();
+  const before = losses;
   // A redirect would lead to a server that nobody has named.
   const response = await send("session/proof", { method: "POST", redirect: "error", body: JSON.stringify(one.question),
     headers: { "Content-Type": "application/json" } });
   if (!response.ok || !one.isProof(await response.json().catch(() => null))) {
     throw new ApiError(0, { message: "What answers at this address does not know this session. Is another program running there?" });
   }
-  trusted = { token: value, until: performance.now() + PROOF_MS };
+  // If a connection was lost in between, another program may have come after the proof.
+  if (losses === before) trusted = { token: value, until: performance.now() + PROOF_MS };
 }
 
 /**
@@ -111,7 +115,12 @@ export async function load(importing, missing) {
 /** @returns {Promise<any>} the JSON of the answer; null if it has none */
 export async function api(method, path, body, signal) {
   const response = await request(path, { method, body, signal });
-  return response.status === 204 ? null : response.json();
+  if (response.status === 204) return null;
+  return response.json().catch((error) => {
+    // The connection may have been lost in the middle of the answer.
+    if (!signal?.aborted) distrust();
+    throw error;
+  });
 }
 
 /**

@@ -128,8 +128,9 @@ function Page({ route, path, query, session, signOut }) {
       .then((found) => left || setLoaded({ route, ...found }));
     return () => { left = true; };
   }, [route, tries]);
-  // A module that failed is not asked for again by the same import, so the whole page is.
-  const retry = ({ status }) => (status === 404 ? location.reload() : setTries(tries + 1));
+  // A module that failed is not asked for again by the same import, so the whole page is, if it is still this server's.
+  const retry = ({ status }) => (status === 404
+    ? load(async () => location.reload()).catch((error) => setLoaded({ route, error })) : setTries(tries + 1));
   if (!allowed) return html`<${Missing} route=${route} />`;
   if (loaded.route !== route) return html`<${Loading} />`;
   if (loaded.error) return html`<${Problem} error=${loaded.error} retry=${() => retry(loaded.error)} />`;
