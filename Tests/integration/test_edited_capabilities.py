@@ -371,6 +371,10 @@ CONFIRMED: Mapping[str, tuple[Files, Files]] = {
         last({**FETCH, "url": "http://{{ 1 + 1 }}"}),
         last({**FETCH, "url": "http://{{ 1 + 1 }}", "jinja2": True}),
     ),
+    "the output of a later node that may be done first": (
+        {FLOW: flow(SCRIPT, {**FETCH, "url": "{agent3Output}"}, static("a"), parallelNodes=True)},
+        {FLOW: flow(SCRIPT, {**FETCH, "url": "{agent3Output}"}, static("b"), parallelNodes=True)},
+    ),
     "inputs change places": (
         {FLOW: TWO_INPUTS, CALLER: flow(runs("Flow", "a", "b"))},
         {FLOW: TWO_INPUTS, CALLER: flow(runs("Flow", "b", "a"))},

@@ -19,7 +19,7 @@ from Middleware.addons.check.node_check import NodeView, child_folder, child_nam
 from Middleware.addons.check.text_check import variables_in
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.utilities.config.keys.node import NODE
+from Middleware.utilities.config.keys.node import NODE, WORKFLOW_FILE
 from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.store import FoundFile
 from Middleware.utilities.config.workflows import LoadedWorkflow, workflow_in
@@ -163,6 +163,9 @@ class WorkflowFlow:
                 found.forms[name] += form
                 found.add(more)
                 found.shown.update({name: shown} if shown else {})
+            elif output is not None and WORKFLOW_FILE.flag(self.loaded.variables, "parallelNodes"):
+                # A later node may be done first. The check reports such a name, so that the whole file may count here.
+                found.forms[name] += identity(self.contents.full)
             if given is not None:
                 found.inputs.add(int(given[1]))
             texts = [own] if own is not None else self._users.get(name, ())
