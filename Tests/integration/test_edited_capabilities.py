@@ -159,6 +159,8 @@ def feeds(node_type: str, key: ConfigKey, text: str) -> Iterator[tuple[str, File
     yield "a variable of a variable", last(node("{base}"), base="{host}:1", host=text)
     yield "a variable in a list", last(node("{base}"), base=["a", {"b": text}])
     yield "an output", last(output, static(text))
+    # Placeholders are filled in twice.
+    yield "an output in doubled braces", last(node("{base}{{agent1Output}}"), static(text), base="a")
     yield "a variable with an output", last(node("{base}"), static(text), base="{agent1Output}")
     yield "joined texts", last(node("{agent2Output}"), static(text), joined)
     yield "an output of a template", last(output, {**static("{{ base | upper }}"), "jinja2": True}, base=text)
@@ -332,6 +334,7 @@ def test_the_name_of_a_file_changes_nothing(editor: Editor) -> None:
 FETCH = {"type": "WebFetch", "url": "{agent1Output}"}
 KEY = {"headers": {"X-Key": "my-own"}}
 TWO = [{"type": "WebFetch", "url": "http://a", **KEY}, {"type": "WebFetch", "url": "http://b"}]
+BRACES = {"open": "{", "begin": "{agent1", "end": "Output}", "whole": "{host}", "host": "a"}
 TWO_INPUTS = flow({"type": "WebFetch", "url": "{agent1Input}", "body": "{agent2Input}"})
 MCP_FILE = good_files()[MCP]
 
@@ -370,6 +373,17 @@ CONFIRMED: Mapping[str, tuple[Files, Files]] = {
     "a template in place of a text": (
         last({**FETCH, "url": "http://{{ 1 + 1 }}"}),
         last({**FETCH, "url": "http://{{ 1 + 1 }}", "jinja2": True}),
+    ),
+    **{
+        f"a placeholder made of two texts: {text}": (
+            last({**FETCH, "url": text}, static("a"), **BRACES),
+            last({**FETCH, "url": text}, static("b"), **BRACES),
+        )
+        for text in ("{open}agent1Output}}", "{begin}{end}", "{whole:.1}agent1Output}}", "{whole[0]}agent1Output}}")
+    },
+    "an input for a placeholder made of two texts": (
+        {FLOW: flow({**FETCH, "url": "{open}agent1Input}}"}, **BRACES), CALLER: flow(runs("Flow", "a"))},
+        {FLOW: flow({**FETCH, "url": "{open}agent1Input}}"}, **BRACES), CALLER: flow(runs("Flow", "b"))},
     ),
     "the output of a later node that may be done first": (
         {FLOW: flow(SCRIPT, {**FETCH, "url": "{agent3Output}"}, static("a"), parallelNodes=True)},
@@ -512,6 +526,10 @@ SAVED: Mapping[str, tuple[Files, Files]] = {
     "what such a prompt is made of": (
         last({**FETCH, "url": "{agent2Output}"}, static("a"), llm(prompt="{agent1Output} {x}"), x="a"),
         last({**FETCH, "url": "{agent2Output}"}, static("b"), llm(prompt="{agent1Output} {x}"), x="b"),
+    ),
+    "a text next to a body with braces": (
+        last({**FETCH, "body": '{{"q": "{q}", "of": {{"n": 1}}}}'}, llm(), static("a"), q="{host}:1", host="b"),
+        last({**FETCH, "body": '{{"q": "{q}", "of": {{"n": 1}}}}'}, llm(), static("b"), q="{host}:1", host="b"),
     ),
     "a text that comes to no key": (
         last(SCRIPT, static("a"), {"type": "StringConcatenator", "strings": ["a"]}, x="y"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -25,12 +25,15 @@ from Middleware.utilities.config.store import FoundFile
 from Middleware.utilities.config.workflows import LoadedWorkflow, workflow_in
 from Middleware.utilities.files.path_utils import folded_name, split_name
 from Middleware.utilities.json_data import strings_in
+from Middleware.utilities.templates.substitution import Field, SubstitutionError, parse
 from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.processors.workflows_processor import find_responder
 
 OUTPUT, INPUT = (re.compile(rf"agent([1-9][0-9]{{0,5}}){kind}") for kind in ("Output", "Input"))
 # For texts whose braces do not fit, of which the user may let a part be filled in.
 _NAMES = re.compile(r"[^\W\d]\w*")
+# No workflow that somebody has written has so many.
+MOST_INPUTS = 1000
 _HELPED = {node: key for key, nodes in HELPERS.items() for node in nodes}
 PASSED, ANSWER = (
     ConfigKey("scoped_variables", "list", None, "", capability="gives a workflow that acts on it the input"),
@@ -147,7 +150,7 @@ class WorkflowFlow:
 
     def reached(self, value: object, jinja: bool, index: int) -> Reached:
         """Return what flows into a value of the node ``index``."""
-        found = Reached()
+        found, filled = Reached(), list[str]()
         waiting = [*_names_in(value, jinja)]
         while waiting:
             name = waiting.pop()
@@ -164,15 +167,28 @@ class WorkflowFlow:
                 found.add(more)
                 found.shown.update({name: shown} if shown else {})
             elif output is not None and WORKFLOW_FILE.flag(self.loaded.variables, "parallelNodes"):
-                # A later node may be done first. The check reports such a name, so that the whole file may count here.
-                found.forms[name] += identity(self.contents.full)
+                # A later node may be done first.
+                self._add_everything(found)
             if given is not None:
                 found.inputs.add(int(given[1]))
             texts = [own] if own is not None else self._users.get(name, ())
             found.names.update([name] if own is None else ())
             # Values of variables are filled in as plain texts, whatever the node says.
             waiting += [inner for text in texts for inner in _names_in(text, jinja=False)]
+            filled += [part for text in texts for _, part in strings_in(text) if "{" in part or "}" in part]
+        own_texts = [] if jinja else [text for _, text in strings_in(value)]
+        known = {*self.loaded.variables, *self._users}
+        if filled and not all(_inserts_whole_values(text, known) for text in (*own_texts, *filled)):
+            # Placeholders are filled in twice, so that braces of two texts may become one.
+            self._add_everything(found)
         return found
+
+    def _add_everything(self, found: Reached) -> None:
+        """Let the whole file count. Sound workflows have nothing that needs it, and the check reports most of it."""
+        found.forms[""] = identity(self.contents.full)
+        found.inputs.update(range(1, MOST_INPUTS))
+        found.answers.update(child for view in self.views for child in self.children(view))
+        found.names.update(self._users)
 
     def output(self, index: int) -> tuple[str, str, Reached]:
         """Return the form of a node's output, the texts that it is made of, and what flows into it."""
@@ -338,12 +354,21 @@ def _stem(path: str) -> str:
 
 def _names_in(value: object, jinja: bool) -> set[str]:
     """Return the names of all variables in the texts of a value."""
-    return {
-        name
-        for _, text in strings_in(value)
-        if "{" in text
-        for name in variables_in(text, jinja) or _NAMES.findall(text)
-    }
+    names: set[str] = set()
+    for text in [text for _, text in strings_in(value) if "{" in text]:
+        found = variables_in(text, jinja)
+        # What is in doubled braces is a placeholder when they are filled in for the second time.
+        names.update(found, _NAMES.findall(text) if not found or (not jinja and "{{" in text) else ())
+    return names
+
+
+def _inserts_whole_values(text: str, names: Container[str]) -> bool:
+    """Return whether the braces of a text fit, and it takes no part of the value of one of these variables."""
+    try:
+        fields = [part for part in parse(text).parts if isinstance(part, Field)]
+    except SubstitutionError:
+        return False
+    return not any(part.name in names and (part.path or part.spec) for part in fields)
 
 
 def _entry(value: object, key: str | int) -> object:
