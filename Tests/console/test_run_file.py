@@ -129,7 +129,7 @@ def test_no_hostile_file_leaves_a_blank_page(page: Page, api: World) -> None:
         choose(page, file)
         try:
             shown = page.get_by_role("alert").or_(page.get_by_role("region", name="Summary"))
-            expect(shown.first).to_be_visible(timeout=20_000)
+            expect(shown.first).to_be_visible()
             expect(page.get_by_role("heading", level=1)).to_be_visible()
         except AssertionError:
             blank.append((number, str(file)[:300]))
