@@ -208,6 +208,17 @@ def test_a_token_of_an_older_version_asks_to_sign_in(page: Page, console_url: st
     expect(page.get_by_role("alert")).to_contain_text("has ended")
 
 
+def test_a_server_that_has_not_begun_the_session_asks_to_sign_in(page: Page, console_url: str) -> None:
+    """A new installation on the port of the one before, or one whose console folder was deleted."""
+    other = f"token.{'ff' * 32}"
+    page.add_init_script(f"if (location.host) localStorage.setItem('wilmer-console:/console/', '{other}')")
+    page.goto(console_url)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+    expect(page.get_by_role("alert")).to_contain_text("does not know this session")
+    # The server that has begun it may come back.
+    assert page.evaluate("localStorage.getItem('wilmer-console:/console/')") == other
+
+
 def test_the_calls_of_a_view_share_a_proof(page: Page, console_url: str) -> None:
     proofs: list[str] = []
     # However long the page takes, the proof has not ended.

@@ -9,6 +9,8 @@ import { expireSession, token } from "./session.js";
 
 // How long a proof holds if no connection is lost meanwhile: the calls of one view share it.
 const PROOF_MS = 1000;
+/** The type of the error of a server that has not begun the session. */
+export const UNPROVED = "unproved";
 
 /** A path or an address with its values encoded, as a template's tag. */
 export const url = (parts, ...values) => parts.reduce((all, part, n) => all + encodeURIComponent(values[n - 1]) + part);
@@ -96,7 +98,7 @@ async function prove(value) {
   const response = await send("session/proof", { method: "POST", redirect: "error", body: JSON.stringify(one.question),
     headers: { "Content-Type": "application/json" } });
   if (!response.ok || !one.isProof(await response.json().catch(() => null))) {
-    throw new ApiError(0, { message: "What answers at this address does not know this session. Is another program running there?" });
+    throw new ApiError(0, { type: UNPROVED, message: "What answers at this address does not know this session. Is another program running there?" });
   }
   // If a connection was lost in between, another program may have come after the proof.
   if (losses === before) trusted = { token: value, until: performance.now() + PROOF_MS };

@@ -1,5 +1,5 @@
 /** The shell around every page: banner, navigation, the page of the address, Sign in where there is no session. */
-import { ApiError, api, load } from "./api.js";
+import { ApiError, UNPROVED, api, load } from "./api.js";
 import { html, instead, render, useEffect, useState } from "./html.js";
 import { useLiveState } from "./live.js";
 import { Empty, Guarded, Loading, Problem, Title } from "./parts/elements.js";
@@ -30,7 +30,8 @@ function useSession() {
     if (!asked) return nobody();
     setState({});
     return asked.then((session) => setState({ session }), (error) => {
-      if (error instanceof ApiError && [400, 401, 403, 410, 429].includes(error.status)) nobody(error.message);
+      // A server with another folder of the console, such as a new installation, knows no session of the one before.
+      if (error instanceof ApiError && (error.type === UNPROVED || [400, 401, 403, 410, 429].includes(error.status))) nobody(error.message);
       else setState({ error });
     });
   };
