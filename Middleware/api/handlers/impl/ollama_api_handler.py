@@ -28,7 +28,8 @@ from Middleware.models.request_context import RequestContext
 from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.response_builder_service import Counters, ResponseBuilderService, nanoseconds, to_json
 
-_ZERO_DURATION = re.compile(r"[+-]?(?:0+(?:\.0*)?(?:ns|us|\u00b5s|ms|s|m|h)?)+")
+# Each number ends at its unit or at the end: otherwise a long run of zeros could be divided in any number of ways.
+_ZERO_DURATION = re.compile(r"[+-]?(?:0+(?:\.0*)?(?:ns|us|\u00b5s|ms|s|m|h|\Z))+")
 
 
 class OllamaApiHandler(BaseApiHandler):

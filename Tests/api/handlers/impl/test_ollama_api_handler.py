@@ -310,6 +310,7 @@ def test_a_load_call_takes_the_names_that_a_run_takes(lab: ApiLab, path: str, mo
         (False, "load"),
         ("", "load"),
         ("soon", "load"),
+        ("0" * 3000 + "x", "load"),  # at once, however many ways there are to divide it
         ({}, "load"),
     ],
 )
