@@ -13,7 +13,6 @@ import json
 import re
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
@@ -222,7 +221,8 @@ class KeptAnswer:
     Attributes:
         ids: those of its calls.
         shape: the hash of the names and arguments of its calls.
-        question: the hash of the user's message that it belongs to.
+        question: the hash of the user's message that it belongs to, and after a colon, how many answers with calls
+            stand between.
         kept: its keepsakes as JSON, encrypted for users with encryption; empty if it has none.
         is_secret: it must not leave the process, as there is no key to encrypt it with.
         until: when it is forgotten, in monotonic seconds.
@@ -295,13 +295,18 @@ class KeepsakeStore:
 
 
 def agreeing(found: Sequence[KeptAnswer], wanted: KeptAnswer) -> list[KeptAnswer]:
-    """Return those of answers with the same calls that belong to the wanted conversation."""
+    """Return those of answers with the same calls that belong to the wanted conversation, at the same place in it."""
     same = [one for one in found if set(one.ids) == set(wanted.ids)]
-    return same if len(same) == 1 else [one for one in same or found if one.question == wanted.question]
+    if len(same) == 1:
+        return same
+    asked = wanted.question.partition(":")[0]
+    near = [one for one in same or found if one.question.partition(":")[0] == asked]
+    # A client may have left out answers before it.
+    return [one for one in near if one.question == wanted.question] or near
 
 
-def _wanted(request: RequestContext, calls: Sequence[ToolCall], question: str) -> KeptAnswer:
-    """Return an answer without keepsakes, to find the one that is kept."""
+def _wanted(request: RequestContext, calls: Sequence[ToolCall], question: str, place: int) -> KeptAnswer:
+    """Return an answer without keepsakes, to find the one that is kept; ``place``: see ``KeptAnswer.question``."""
     ids, shapes = [], []
     for call in calls:
         found, name, arguments = read_fragment(call)
@@ -310,7 +315,7 @@ def _wanted(request: RequestContext, calls: Sequence[ToolCall], question: str) -
         shapes.append([name.lower(), json.loads(repaired_arguments(arguments))])
     owner = get_current_username(), hash_api_key(request.api_key) if request.api_key else ""
     shape = json.dumps(sorted(shapes, key=repr), sort_keys=True, default=str)
-    return KeptAnswer(owner, tuple(ids), _hash(shape), _hash(question))
+    return KeptAnswer(owner, tuple(ids), _hash(shape), f"{_hash(question)}:{place}")
 
 
 def _hash(text: str) -> str:
@@ -331,7 +336,8 @@ def remember(origin: str, kept: list[Keepsake], calls: Sequence[ToolCall]) -> No
         return
     newest = exchange_start(request.asked)
     question = message_text(request.asked[newest - 1]) if newest else ""
-    answer, cipher = _wanted(request, calls, question), _cipher(request)
+    place = len([message for message in request.asked[newest:] if _calls_of(message)])
+    answer, cipher = _wanted(request, calls, question, place), _cipher(request)
     try:
         data = cipher.encrypt(to_stored_json(kept)) if kept else b""
     # As deeply nested as JSON can be read, but not written.
@@ -369,24 +375,26 @@ def recalled(request: RequestContext, messages: list[Message]) -> list[Message]:
     # Most conversations have no calls, and thousands of messages.
     if not [message for message in messages if "tool_calls" in message]:
         return messages
-    out, question, newest = list(messages), "", exchange_start(messages)
-    wanted: dict[int, KeptAnswer] = {}
+    out, question, place, newest = list(messages), "", 0, exchange_start(messages)
     for index, message in enumerate(messages):
         if is_question(messages, index):
-            question = message_text(message)
-        elif message["role"] == "assistant" and (calls := calls_among(message.get("tool_calls"))):
-            wanted[index] = _wanted(request, calls, question)
-    later = Counter(wanted.values())
-    for index, one in wanted.items():
-        found = process().one(KeepsakeStore).find(one, index >= newest)
-        later[one] -= 1
-        # Of equal calls within one exchange, the newest answer belongs to the last.
-        out[index] = _recalled(request, messages[index], found[later[one] :] or found)
+            question, place = message_text(message), 0
+        elif calls := _calls_of(message):
+            wanted = _wanted(request, calls, question, place)
+            found = process().one(KeepsakeStore).find(wanted, index >= newest)
+            out[index] = _recalled(request, message, calls, found)
+            place += 1
     return with_unique_ids(out)
 
 
-def _recalled(request: RequestContext, message: Message, answers: Sequence[KeptAnswer]) -> Message:
-    found, calls = KeptMembers(), calls_among(message.get("tool_calls"))
+def _calls_of(message: Mapping[str, object]) -> list[ToolCall]:
+    return calls_among(message.get("tool_calls")) if message.get("role") == "assistant" else []
+
+
+def _recalled(
+    request: RequestContext, message: Message, calls: list[ToolCall], answers: Sequence[KeptAnswer]
+) -> Message:
+    found = KeptMembers()
     for index, call in enumerate(calls):
         found.read_call(call, index)
     brought = [*message.get("extra", ()), *found.finish(None)]

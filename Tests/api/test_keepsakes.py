@@ -450,6 +450,29 @@ def test_equal_calls_of_one_exchange_keep_their_order(lab: ApiLab, ids: tuple[st
         assert sent == [one + two for one, two in zip("abc", ids, strict=True)], (dialect, stream)
 
 
+@pytest.mark.parametrize("renamed", [False, True])
+def test_equal_calls_keep_their_own_if_one_is_asked_for_again(lab: ApiLab, renamed: bool) -> None:
+    scripted(lab, *(openai({"reasoning_content": one, "tool_calls": [call(0)]}) for one in "abc"), done)
+    client = Client(lab, "chat", brings=False)
+
+    def rename() -> None:
+        # A client with ids of its own.
+        (used,) = client.history[-1]["tool_calls"]
+        used["id"] = f"own_{len(lab.backend.requests)}" if renamed else used["id"]
+        client.calls = [(used["id"], "clock")]
+
+    client.asks()
+    rename()
+    client.answers_calls()
+    # The second answer is thrown away, and another one asked for.
+    client.history.pop()
+    client._send()
+    rename()
+    client.answers_calls()
+    sent = [members(message)["reasoning_content"] for message in assistants(payloads(lab)[-1])]
+    assert sent == ["a", "c"]
+
+
 @table(
     ("changed", "expected"),
     [
