@@ -584,7 +584,7 @@ def _without_thoughts(message: object) -> object:
 def with_members(message: BackendMessage) -> BackendMessage:
     """Return a copy of a message of OpenAI's form with its keepsakes as members of it and of its calls."""
     fields: dict[str, Any] = {**message}
-    calls = [dict(call) for call in fields.get("tool_calls") or ()]
+    calls = [dict[str, Any](call) for call in calls_among(fields.get("tool_calls"))]
     for one in fields.pop("extra"):
         member, value, at = one["member"], one["value"], one["at"]
         if member == CONTENT:

@@ -564,6 +564,19 @@ def test_what_goes_back_is_a_matter_of_the_level(
         assert tuple(bool(members(message)) for message in last) == wanted
 
 
+@table("calls", [["x"], [5, None], "x", {"a": 1}])
+def test_thoughts_next_to_calls_that_are_none(lab: ApiLab, calls: Any) -> None:
+    lab.endpoint("Main", {"reasoningToBackend": "all"}, lab.backend.url)
+    scripted(lab, done)
+    client = Client(lab, "chat")
+    client.history = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b", "reasoning_content": "Hm", "tool_calls": calls},
+    ]
+    client.asks("c")
+    assert assistants(payloads(lab)[-1])[0]["reasoning_content"] == "Hm"
+
+
 HERE = "I was here"
 
 

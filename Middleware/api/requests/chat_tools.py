@@ -75,7 +75,7 @@ class ChatTools(ResponsesTools):
             given = allowed if isinstance(allowed, Mapping) else choice
             tools = given.get("tools")
             names = {self._name(tool) for tool in tools if isinstance(tool, Mapping)} if isinstance(tools, list) else {}
-            functions = [tool for tool in functions if self._name(tool) in names]
+            functions = [tool for tool in functions if isinstance(tool, Mapping) and self._name(tool) in names]
             return functions, given.get("mode") if functions else None
         name = self._name(choice)
         return self.functions, {"type": "function", "function": {"name": name}} if name else None

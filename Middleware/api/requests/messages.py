@@ -144,7 +144,8 @@ def _calls(given: object, blocks: Sequence[ToolCall]) -> object:
     """Return the calls of a message. Some clients send the same ones as blocks of the content, too."""
     if not isinstance(given, list):
         return blocks or given
-    known = {call.get("id") for call in given if isinstance(call, dict)}
+    # An id may be anything.
+    known = [call.get("id") for call in given if isinstance(call, dict)]
     return [*map(_openai_call, given), *(call for call in blocks if call["id"] not in known)]
 
 

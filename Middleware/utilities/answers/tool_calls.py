@@ -266,7 +266,7 @@ def with_unique_ids(messages: list[Message]) -> list[Message]:
     are copies.
     """
     calling = [message["tool_calls"] for message in messages if "tool_calls" in message]
-    known = [call.get("id") for calls in calling for call in calls_among(calls)]
+    known = [str(call.get("id")) for calls in calling for call in calls_among(calls)]
     if len(set(known)) == len(known):
         return messages
     out, taken = list(messages), set[str]()

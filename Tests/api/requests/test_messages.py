@@ -263,7 +263,16 @@ def test_ids_of_several_rounds_differ() -> None:
     assert [message["tool_call_id"] for message in messages[1::2]] == ids
 
 
-@pytest.mark.parametrize("calls", ["x", {}, [None, "x", {}, {"function": 5}], []])
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "x",
+        {},
+        [None, "x", {}, {"function": 5}],
+        [],
+        [{"id": ["a"], "function": {"name": "f"}}, {"id": {"a": 1}, "function": {}}],
+    ],
+)
 def test_odd_calls_pass(calls: Any) -> None:
     assert chat_messages([{"role": "assistant", "tool_calls": calls}]) == [
         {"role": "assistant", "content": "", "tool_calls": calls}

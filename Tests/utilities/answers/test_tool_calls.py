@@ -211,7 +211,7 @@ def test_members_of_a_fragment_that_waits_stay() -> None:
     assert passed[1][0]["extra_content"] == {"x": 1} and passed[1][0]["function"]["thought"] == "t"
 
 
-def calling(*ids: str | None) -> Any:
+def calling(*ids: Any) -> Any:
     return {"role": "assistant", "content": "", "tool_calls": [{"id": id, "function": {"name": "f"}} for id in ids]}
 
 
@@ -233,11 +233,12 @@ def result(id: str) -> Any:
         ([calling("a"), calling("a"), result("a"), result("a")], ["a", "a_2", "a_2", "a_2"]),
         ([calling(None), calling(None), calling("", "")], [None, None, "", ""]),
         ([calling("a"), calling("a"), result("z")], ["a", "a_2", "z"]),
+        ([calling({"a": 1}), calling(["a"], "b"), calling("b")], [{"a": 1}, ["a"], "b", "b_2"]),
     ],
 )
-def test_no_two_calls_of_a_conversation_have_one_id(messages: list[Any], expected: list[str | None]) -> None:
+def test_no_two_calls_of_a_conversation_have_one_id(messages: list[Any], expected: list[Any]) -> None:
     before = copy.deepcopy(messages)
-    found: list[str | None] = []
+    found: list[Any] = []
     for message in with_unique_ids(messages):
         found += [call["id"] for call in message.get("tool_calls", [])] or [message["tool_call_id"]]
     assert found == expected and messages == before

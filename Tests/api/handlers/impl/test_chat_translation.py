@@ -141,6 +141,14 @@ def message_of(answer: Answer) -> tuple[Item, str]:
             [FIND],
             "required",
         ),
+        (
+            {
+                "tools": ["x", None, FLAT],
+                "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": ["x", {"name": "find"}]},
+            },
+            [FIND],
+            "auto",
+        ),
         # Custom.
         ({"tools": [PATCH]}, [SENT_PATCH], None),
         ({"tools": [FLAT_PATCH]}, [SENT_PATCH], None),
