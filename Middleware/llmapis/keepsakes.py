@@ -112,7 +112,8 @@ def of_blocks(blocks: Iterable[Mapping[str, object]]) -> list[Keepsake]:
         if block.get("type") == "redacted_thinking":
             # It belongs to the blocks around it.
             whole.setdefault(next(iter(whole), None), []).append(block)
-        elif f"{mark}." == SIGNED and sent and block.get(THINKING):
+        # Without a text, too: Claude also sends only the signature, which has it.
+        elif f"{mark}." == SIGNED and sent:
             earlier = whole.pop(None, []) if origin not in whole else []
             whole.setdefault(origin, []).extend([*earlier, {**block, "signature": sent}])
         elif isinstance(signature, str) and signature and not signature.startswith(("wilmer-", SIGNED)):

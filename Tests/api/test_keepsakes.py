@@ -290,6 +290,20 @@ def test_claude_gets_its_blocks_back(lab: ApiLab, dialect: str, stream: bool, br
         assert assistants(payloads(lab)[-1])[0]["content"] == [*BLOCKS, BARE_USE]
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_block_without_a_text_needs_no_store(lab: ApiLab, stream: bool) -> None:
+    """Claude leaves the texts of its thoughts out if their display is ``omitted``, the default of newer models."""
+    claude_lab(lab, thinking=THINKING)
+    bare = {"type": "thinking", "thinking": "", "signature": "c2lnbmF0dXJl"}
+    for blocks in ((bare,), (bare, BLOCKS[1]), (BLOCKS[1], bare)):
+        scripted(lab, claude(*blocks, BARE_USE), claude({"type": "text", "text": "Noon."}))
+        client = Client(lab, "messages", stream)
+        client.asks()
+        forget()
+        client.answers_calls()
+        assert assistants(payloads(lab)[-1])[0]["content"] == [*blocks, BARE_USE]
+
+
 def test_blocks_of_a_claude_that_ends_none(lab: ApiLab) -> None:
     """Some proxies leave the ends of blocks out."""
     claude_lab(lab, thinking=THINKING)
