@@ -79,7 +79,8 @@ _NAMES = _words(
     r"""(?:support|un\w+) (?:the )?(?!param|field|prop|arg|opt)(\w+)(?![\w.\[]*\w)""",
 )
 _EXTRA = _words(r"extra[_ ](?:forbidden|(?:inputs|fields) (?:are )?not permitted)")
-_EXTRA_NAMES = _words(r"([\w.\[\]]+): extra (?:inputs|fields)")
+# From the beginning of a name only: some errors repeat data, which may be one long word.
+_EXTRA_NAMES = _words(r"(?<![\w.\[\]])([\w.\[\]]+): extra (?:inputs|fields)")
 _VALUE = _words(r"\b(?:only|must|should|invalid|range|between|at most|less than|greater than)\b")
 _BOTH = _words(r"\b(?:mutually exclusive|both|together|either|only one|one of|same time|simultaneously)\b")
 _TOOLS = r"\b(?:tools?(?!\w|\[|\.\w| choice)|tool[ _-](?:use|calls?|calling)|function[ _-]?call(?:s|ing)?)\b"
