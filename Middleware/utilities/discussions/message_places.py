@@ -144,12 +144,12 @@ def find_place(found: Sequence[int], hashes: Sequence[str], place: MessagePlace)
         confirmed = [index for index in confirmed if followed[index] == max(followed.values())]
     if len(confirmed) == 1:
         return confirmed[0]
-    elsewhere = _went_another_way(found[-1], hashes, place)
+    left = [index for index in found if not _went_another_way(index, hashes, place)]
     # The text is known to be a short one. Where its length is not known, it may be one that is not said twice.
-    if elsewhere and place.length:
+    if not left and place.length:
         return None
-    likely = [index for index in found if _fits_but_for_one(place.before, _before(hashes, index))]
-    if likely and not elsewhere:
+    likely = [index for index in left if _fits_but_for_one(place.before, _before(hashes, index))]
+    if likely:
         return known if known in likely else likely[0]
     # If other messages are deleted, a message moves towards the beginning, never away from it.
     unmoved = known is None or found[0] <= known
@@ -183,13 +183,13 @@ def _equal_beginning(noted: Sequence[str], actual: Sequence[str]) -> int:
 
 
 def _went_another_way(index: int, hashes: Sequence[str], place: MessagePlace) -> bool:
-    """Return whether nothing that followed the stored message is left, although something follows this one.
+    """Return whether nothing that followed the stored message follows this one, although something else does.
 
     Then the conversation was taken up again before the stored message, and a short text was only said once more.
     """
     # The same text once more proves nothing.
     others = [one for one in place.after if one != hashes[index]]
-    return bool(others) and index + 1 < len(hashes) and not any(one in hashes for one in others)
+    return bool(others) and index + 1 < len(hashes) and set(others).isdisjoint(hashes[index + 1 :])
 
 
 def _has_a_neighbour(index: int, hashes: Sequence[str], place: MessagePlace, alone: bool) -> bool:

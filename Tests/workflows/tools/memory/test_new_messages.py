@@ -174,6 +174,20 @@ def test_a_short_text_after_a_new_message_may_be_another_one(now: list[str], sta
 
 
 @table(
+    ("then", "now", "start"),
+    [
+        ("gaog", "gbocde", 0),  # what followed it stands before it as well
+        ("aoob", "acogo", 0),  # the second time, nothing follows yet
+        ("gaog", "gboxg", 3),
+        ("aoob", "acogob", 5),
+    ],
+)
+def test_what_followed_a_short_text_must_follow_it(then: str, now: str, start: int) -> None:
+    place = place_of(list(then), 2, 2)
+    assert first_new(KnownMessages(list(now)), ["o"], len(now), {"o": place}) == start
+
+
+@table(
     ("now", "start"),
     [(["x", "y", "z", "TEXT", "w"], 4), (["x", "TEXT"], 2), (["x", "y", "z"], 0), (["x", "TEXT", "y", "TEXT"], 0)],
 )  # it is said twice: nothing tells which one it is
