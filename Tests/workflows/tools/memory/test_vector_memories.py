@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,7 +158,7 @@ def test_growing_edited_conversations_never_skip_a_message(data: st.DataObject) 
             assert new.start == messages.index(known[0]) + 1
         elif known and known[0] in messages:
             assert not new
-        elif not set(known) & set(messages[:end]):
+        elif not set(known) & set(messages if noted else messages[:end]):
             assert new.start == 0
         if new:
             logged.insert(0, LoggedMessage(messages[new.stop - 1], place_of(messages, new.stop - 1) if noted else None))
@@ -287,6 +288,15 @@ def test_a_pass_that_sees_an_earlier_state_of_the_conversation_repeats_nothing(c
     assert len(chat.lab.prompts) == written
     run_pass(chat, numbered(84))
     assert chat.lab.prompts[written:] == ["m77\nm78\nm79\nm80"]
+
+
+def test_far_back_only_positions_count() -> None:
+    """Earlier versions stored none."""
+    places = [None if number % 3 else place_of(["a", "b"], 1) for number in range(2 * KNOWN_HASHES)]
+    log = [LoggedMessage(f"m{number}", place) for number, place in enumerate(places)]
+    memories: Any = SimpleNamespace(logged_messages=lambda limit: log[:limit])
+    read = list(vector_memories._logged(memories))
+    assert read == log[:KNOWN_HASHES] + [message for message in log[KNOWN_HASHES:] if message.place is not None]
 
 
 PLAIN: Message = {"role": "assistant", "content": "ok"}
