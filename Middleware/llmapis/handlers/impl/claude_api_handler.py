@@ -55,6 +55,10 @@ class _StreamedCall:
     start: object
     has_arguments: bool = False
 
+    def unstreamed(self) -> ToolCall:
+        """Return the fragment with the arguments of the first event."""
+        return {"index": self.index, "function": {"arguments": _arguments(self.start)}}
+
 
 class ClaudeApiHandler(BaseChatCompletionsHandler):
     """Calls ``/v1/messages``."""
@@ -217,9 +221,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         if thought is not None:
             return {"token": "", "finish_reason": None, "thought": self._signed(thought)}
         call = self._calls.pop(_block_index(body), None)
-        if call is None or call.has_arguments:
-            return None
-        return _call_chunk({"index": call.index, "function": {"arguments": _arguments(call.start)}})
+        return None if call is None or call.has_arguments else _call_chunk(call.unstreamed())
 
     def _signed(self, thought: Mapping[str, object]) -> Mapping[str, object]:
         """Return a block of thinking as a client of the Messages API gets it."""
@@ -238,6 +240,10 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         reason = delta.get("stop_reason")
         chunk["token"] = self.refused(_explanation(delta))
         chunk["finish_reason"] = str(reason) if reason else None
+        if reason and self._calls:
+            # Of blocks whose ends a proxy has left out.
+            left, self._calls = self._calls.values(), {}
+            chunk["tool_calls"] = [call.unstreamed() for call in left if not call.has_arguments]
         return chunk if usage or reason else None
 
     # -- complete answer -----------------------------------------------------------------------------------------
