@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Required, TypedDict
 
-from Middleware.llmapis.addresses import API_PATH, key_headers
+from Middleware.llmapis.addresses import api_path_of, key_headers
 from Middleware.models.messages import Keepsake, Message
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ class BackendSettings:
     @property
     def api_path(self) -> str | None:
         """The endpoint's ``apiPath``; None without one."""
-        found = self.endpoint.get(*API_PATH)
-        return found if isinstance(found, str) else None
+        return api_path_of(self.endpoint)
 
 
 def bearer_headers(settings: BackendSettings, kind: str = "") -> dict[str, str]:

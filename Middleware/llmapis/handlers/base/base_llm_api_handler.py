@@ -12,7 +12,6 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from Middleware.exceptions import (
     BackendError,
@@ -58,9 +57,6 @@ from Middleware.utilities.http.connect import HEARTBEAT_SECONDS
 from Middleware.utilities.http.connection import SLICE_SECONDS
 from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 
