@@ -25,7 +25,7 @@ from Middleware.utilities.files.file_access import process_lock
 from Middleware.workflows.events import Listeners
 from Tests.api.record_lab import RecordLab, named, record_lab
 from Tests.backend_dialects import DIALECTS, Answer, Call, openai_embeddings
-from Tests.stub_backend import RecordedRequest, Reply, chat_chunk, chat_reply, sse_reply, status_reply
+from Tests.stub_backend import RecordedRequest, Reply, chat_chunk, chat_reply, json_reply, sse_reply, status_reply
 from Tests.tables import table
 from Tests.workflows.engine_lab import llm, reply_to, static, user
 
@@ -92,6 +92,19 @@ def test_the_payload_is_what_the_server_received(lab: RecordLab, api_type: str, 
     assert attempt.attributes["http.status"] == 200 and attempt.attributes["server.address"] == "127.0.0.1"
     assert attempt.attributes["url.full"] == lab.backend.url + lab.backend.requests[0].path
     assert attempt.attributes["operation.name"] == ("chat" if takes_tools else "text_completion")
+
+
+@pytest.mark.parametrize("in_events", [True, False], ids=["events", "one body"])
+def test_a_streamed_call_without_arguments_is_recorded(lab: RecordLab, in_events: bool) -> None:
+    speak(lab, "openAIChatCompletion")
+    called = {"id": "call_1", "type": "function", "function": {"name": "Find", "arguments": "{}"}}
+    # The arguments wait for others up to the end.
+    events = [chat_chunk({"tool_calls": [{"index": 0, **called}]}), chat_chunk({}, "tool_calls"), "[DONE]"]
+    body = {"choices": [{"message": {"content": None, "tool_calls": [called]}, "finish_reason": "tool_calls"}]}
+    lab.backend.responder = lambda request: sse_reply(events) if in_events else json_reply(body)
+    lab.ask("hi", stream=True, tools=[{"type": "function", "function": {"name": "Find"}}])
+    [call] = named(lab.run(), "llm")
+    assert call.texts["tool_calls"] == [called]
 
 
 def test_the_runs_of_a_long_conversation_keep_each_message_once(lab: RecordLab) -> None:

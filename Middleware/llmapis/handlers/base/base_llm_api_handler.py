@@ -472,7 +472,10 @@ class BaseLlmApiHandler(ABC):
         calls = self._reader.finish() if self._reader is not None else []
         if calls:
             self._note_calls(calls)
-            yield {"token": "", "finish_reason": None, "tool_calls": calls}
+            chunk: Chunk = {"token": "", "finish_reason": None, "tool_calls": calls}
+            if self.parts is not None:
+                self.parts.others.append(chunk)
+            yield chunk
         if self.refusal and not self.ended:
             self._held.chunks.append({"token": "", "finish_reason": "content_filter"})
         if self.understood and (self._fragments or self.kept):
@@ -540,6 +543,8 @@ class BaseLlmApiHandler(ABC):
     def _whole(self, body: object) -> Iterator[Chunk]:
         """Yield the chunk of a whole answer in a stream. Raises BackendResponseError for anything else."""
         result = self.read_whole(body)
+        if self.parts is not None:
+            self.parts.take(result, self.outcome.reasoning)
         content, calls = (result, None) if isinstance(result, str) else (result["content"], result["tool_calls"])
         chunk: Chunk = {"token": content, "finish_reason": self.outcome.finish_reason or "stop"}
         if calls:
