@@ -122,13 +122,10 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
                 "left out.",
                 self.settings.endpoint_name,
             )
-        if not is_on:
-            body["messages"] = [
-                {**message, "extra": [one for one in message["extra"] if one["member"] != BLOCKS]}
-                if "extra" in message
-                else message
-                for message in messages
-            ]
+        # They are copies.
+        for message in [] if is_on else messages:
+            if "extra" in message:
+                message["extra"] = [one for one in message["extra"] if one["member"] != BLOCKS]
 
     def _turns(self, messages: list[BackendMessage]) -> list[BackendMessage]:
         out = claude_messages.turns(messages)
