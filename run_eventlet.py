@@ -277,6 +277,8 @@ def _protocol(arrivals: _Arrivals) -> type:
                 super().finish()
             finally:
                 arrivals.leave(self.arrival)
+                # It has the body, and leads back here; until the collector runs, nothing would free them.
+                self.environ: dict[str, Any] = {}
                 self.rfile.close()  # left open if the last bytes could not be sent; it keeps the socket
 
         def _read_request_line(self) -> bytes:

@@ -14,7 +14,7 @@ from Middleware.cli.arguments import apply_arguments, parse_arguments
 from Middleware.cli.commands import command_list, find_command, no_such_command
 from Middleware.cli.launch import Launch
 from Middleware.cli.preparation import build_application, configure
-from Middleware.cli.program import StartError, prepare_process, program_name, say
+from Middleware.cli.program import StartError, prepare_process, program_name, return_large_blocks, say
 from Middleware.cli.running_server import announced
 from Middleware.cli.signals import end_orderly
 from Middleware.cli.standard_streams import run_command
@@ -51,6 +51,7 @@ def run(
     try:
         with _collector_off():
             launch = prepare(argv, threads, native, several)
+        return_large_blocks()
         with announced(launch.url):
             serve(launch)
         launch.close()

@@ -308,7 +308,8 @@ def test_a_thousand_bodies_of_20_megabytes_half_of_them_aborted(full_size: Launc
     assert watch.most < 3000
     # All these bodies are parsed, too, on as few processors as there are.
     assert watch.slowest < 6 * SOON
-    assert until(lambda: watch.grown < 300)
+    # The C library keeps small blocks for later, those of all threads: less than one budget.
+    assert until(lambda: watch.grown < 1000)
 
 
 @pytest.mark.deep
