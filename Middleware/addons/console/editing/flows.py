@@ -32,7 +32,7 @@ from Middleware.workflows.processors.workflows_processor import find_responder
 OUTPUT, INPUT = (re.compile(rf"agent([1-9][0-9]{{0,5}}){kind}") for kind in ("Output", "Input"))
 # For texts whose braces do not fit, of which the user may let a part be filled in.
 _NAMES = re.compile(r"[^\W\d]\w*")
-# No workflow that somebody has written has so many.
+# More than any workflow has.
 MOST_INPUTS = 1000
 _HELPED = {node: key for key, nodes in HELPERS.items() for node in nodes}
 PASSED, ANSWER = (

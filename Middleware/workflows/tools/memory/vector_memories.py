@@ -147,7 +147,7 @@ def _logged(memories: SearchableMemories) -> Iterator[LoggedMessage]:
     yield from memories.logged_messages(KNOWN_HASHES)
     # All newer ones may be missing: a user goes back to an earlier message, and the pass of an earlier request, which
     # had to wait, sees the conversation as it was then.
-    # Without its position, a short text would be found where it was said again.
+    # Without its position, a short text would be found at a later repetition.
     yield from (message for message in memories.logged_messages(MOST_ROWS)[KNOWN_HASHES:] if message.place is not None)
 
 
