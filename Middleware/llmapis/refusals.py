@@ -83,7 +83,10 @@ _EXTRA = _words(r"extra[_ ](?:forbidden|(?:inputs|fields) (?:are )?not permitted
 _EXTRA_NAMES = _words(r"(?<![\w.\[\]])([\w.\[\]]+): extra (?:inputs|fields)")
 _VALUE = _words(r"\b(?:only|must|should|invalid|range|between|at most|less than|greater than)\b")
 _BOTH = _words(r"\b(?:mutually exclusive|both|together|either|only one|one of|same time|simultaneously)\b")
-_TOOLS = r"\b(?:tools?(?!\w|\[|\.\w| choice)|tool[ _-](?:use|calls?|calling)|function[ _-]?call(?:s|ing)?)\b"
+_TOOLS = (
+    r"\b(?:tools?(?!\w|\[|\.\w| choice)|tool[ _-](?:use|calls?|calling)"
+    r"|function[ _-]?call(?:s|ing)?|functions(?!\[|\.\w))\b"
+)
 _NO_TOOLS = _words(
     rf"(?:(?:not|n't) support(?:ed)?|unsupported)\b[^.\n]{{0,30}}{_TOOLS}",
     rf"{_TOOLS}[\"'`]?(?!\[|\.\w)[^.\n]{{0,30}}(?:(?:not|n't) (?:\w+ )?(?:support|enabled)|unsupported)",

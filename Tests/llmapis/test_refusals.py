@@ -383,6 +383,8 @@ NO_TOOLS = (
     "This endpoint doesn't support tools.",
     "Tool calling is not supported for model m",
     "Unsupported: tools",
+    "The model does not support functions",
+    "Functions are not supported",
 )
 
 

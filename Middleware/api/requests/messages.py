@@ -12,7 +12,7 @@ from typing import cast
 from Middleware.api.requests.content import ContentReader, Fields, has_stray_images, images_in, with_images_moved
 from Middleware.exceptions import ClientError
 from Middleware.llmapis.keepsakes import of_client
-from Middleware.models.messages import Message, ToolCall
+from Middleware.models.messages import Message, ToolCall, joined_extra
 from Middleware.utilities import config_utils
 from Middleware.utilities.answers.tool_calls import calls_among
 
@@ -49,6 +49,9 @@ def chat_messages(raw: object, *, empty_texts_left_out: bool = False) -> list[Me
             messages.append({"role": role, "content": prefixes.get(role, "") + content if prefixes else content})
         else:
             made = _messages(sent, len(messages) - more, prefixes, empty_texts_left_out)
+            if messages and _is_legacy(made[0]) and _is_legacy(messages[-1]):
+                made = [_joined_calls(messages.pop(), made[0])]
+                more -= 1
             more += len(made) - 1
             has_calls = has_calls or any("tool_calls" in message for message in made)
             has_strays = has_strays or has_stray_images(made)
@@ -185,8 +188,7 @@ def _link_tool_results(messages: list[Message]) -> None:
     for position, message in enumerate(messages):
         calls = message.get("tool_calls")
         if message["role"] == "assistant" and isinstance(calls, list):
-            if not position or not _is_legacy(messages[position - 1]):
-                nameless, named = _WaitingCalls(), _WaitingCalls()
+            nameless, named = _WaitingCalls(), _WaitingCalls()
             known = frozenset(str(call["id"]) for call in calls if isinstance(call, dict) and call.get("id"))
             used = _result_ids(messages, position + 1) if known else known
             for number, call in enumerate(calls):
@@ -207,9 +209,18 @@ def _link_tool_results(messages: list[Message]) -> None:
 
 
 def _is_legacy(message: Message) -> bool:
-    """Return whether a message has the only call that clients with functions can put into one."""
+    """Return whether a message has calls of a client with functions, which can put only one into each message."""
     calls = calls_among(message.get("tool_calls"))
-    return len(calls) == 1 and str(calls[0].get("id")).startswith(LEGACY_ID)
+    return bool(calls) and all(str(call.get("id")).startswith(LEGACY_ID) for call in calls)
+
+
+def _joined_calls(one: Message, other: Message) -> Message:
+    """Return one message for two in a row: servers want the result of each call behind its message."""
+    content = "\n".join(filter(None, (one["content"], other["content"])))
+    joined: Message = {**one, **other, "content": content, "tool_calls": [*one["tool_calls"], *other["tool_calls"]]}
+    if extra := joined_extra(one, other):
+        joined["extra"] = extra
+    return joined
 
 
 def _result_ids(messages: list[Message], start: int) -> frozenset[str]:

@@ -68,8 +68,8 @@ class Parser(HTTPRequestParser):
         if not self.headers_finished and not self.header_plus and data[:1] == TLS_RECORD:
             self._refuse(BadRequest(TLS_REFUSED))
             return len(data)
-        # Blank lines before a request do not belong to it. Waitress takes two of them for a request without content, and
-        # the time for a head would begin again.
+        # Blank lines before a request do not belong to it. Waitress takes two of them for a request without content,
+        # and the time for a head would begin again.
         rest = data if self.headers_finished or self.header_plus else data.lstrip()
         if not rest:
             return len(data)

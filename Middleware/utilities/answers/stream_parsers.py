@@ -107,7 +107,7 @@ class SSEParser:
                 if payload:
                     events.append((self._event, payload))
             elif line.startswith("event:"):
-                self._event = line[6:].strip() or None
+                self._event = line[6:].strip().lower() or None
             # Older llama.cpp servers report errors as "error: {...}"; it becomes an event called "error".
             elif line.startswith("error:") and (payload := line[6:].lstrip()).startswith("{"):
                 events.append(("error", payload))

@@ -47,6 +47,7 @@ def ndjson(blocks: list[bytes]) -> list[str]:
         (b"  data: x\n", [(None, "x")]),
         (b'data: 1\n\nerror: {"code":500}\n\ndata: 2\n\n', [(None, "1"), ("error", '{"code":500}'), (None, "2")]),
         (b"event: a\nerror: {}\ndata: 1\n", [("error", "{}"), ("a", "1")]),
+        (b"event: ERROR\ndata: x\n\nevent: Error\ndata: y\n", [("error", "x"), ("error", "y")]),
         (b"error: none\nerror:\nerror\nerrors: {}\n", []),
         (b"", []),
     ],

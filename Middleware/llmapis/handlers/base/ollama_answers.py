@@ -76,8 +76,11 @@ class OllamaAnswers(BaseLlmApiHandler):
 
     def note_usage(self, body: Mapping[str, object]) -> Usage | None:
         """Return and store the token counts of an object. Older servers omit the count of a cached prompt."""
-        self.outcome.usage = usage_of(token_count(body.get("prompt_eval_count")), token_count(body.get("eval_count")))
-        self.outcome.reported, self.outcome.model = body, text_in(body, "model")
+        usage = usage_of(token_count(body.get("prompt_eval_count")), token_count(body.get("eval_count")))
+        # A line without counts may follow the one that has them.
+        if usage or not self.outcome.usage:
+            self.outcome.usage, self.outcome.reported = usage, body
+        self.outcome.model = text_in(body, "model")
         return self.outcome.usage
 
     def note_end(self, body: Mapping[str, object], reasoning: str) -> None:

@@ -123,7 +123,7 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
 
     def _calls(self, message: Mapping[str, object]) -> list[ToolCall]:
         """Return the tool calls of a message or a delta, without those that no client can read."""
-        calls = message.get("tool_calls")
+        calls = _listed(message.get("tool_calls"))
         if not isinstance(calls, list) or not calls:
             # Of servers from before there were tools. There is one at most, and it has no id.
             function = message.get("function_call")
@@ -144,10 +144,17 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
         if not isinstance(message, dict):
             raise self.no_answer(body)
         content = message.get("content")
-        if not isinstance(content, str | list | None) or not isinstance(message.get("tool_calls"), list | None):
+        if not isinstance(content, str | list | None) or not isinstance(
+            _listed(message.get("tool_calls")), list | None
+        ):
             # It is this dialect, and the text of the answer belongs into no message.
             raise self.no_answer(dict.fromkeys(message))
         chunk: Chunk = {"token": "", "finish_reason": None}
         self.read_choice({"message": message}, chunk)
         self.outcome.reasoning = chunk.get("reasoning", "")
         return with_tool_calls("" if self.refusal else chunk["token"], chunk.get("tool_calls", []))
+
+
+def _listed(calls: object) -> object:
+    """Return calls as a list: some servers send a single one without it."""
+    return [calls] if isinstance(calls, Mapping) and "function" in calls else calls

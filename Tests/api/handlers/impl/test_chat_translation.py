@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from collections.abc import Iterator
@@ -232,6 +233,14 @@ def result(name: str, content: str = "done") -> Item:
             ["call_fn_1", "call_fn_2", "call_fn_2", "call_fn_1"],
         ),
         (
+            [user("go"), *map(old_call, "fgh"), *map(result, "fgh"), {"role": "assistant", "content": "so"}, user("x")],
+            ["call_fn_1", "call_fn_2", "call_fn_3", "call_fn_1", "call_fn_2", "call_fn_3"],
+        ),
+        (
+            [user("go"), {**old_call("f"), "content": "One."}, {**old_call("g"), "content": "Two."}, result("f")],
+            ["call_fn_1", "call_fn_2", "call_fn_1"],
+        ),
+        (
             [user("go"), old_call("f"), old_call("f"), result("f", "one"), result("f", "two")],
             ["call_fn_1", "call_fn_2", "call_fn_1", "call_fn_2"],
         ),
@@ -246,6 +255,9 @@ def test_calls_of_functions_in_the_history(lab: ApiLab, messages: list[Item], id
         if message["role"] == "tool":
             found.append(message["tool_call_id"])
     assert found == ids
+    # Servers refuse a message with calls between another one and its results.
+    roles = [message["role"] for message in sent(lab)["messages"] if message["role"] != "user"]
+    assert all(pair != ("assistant", "assistant") for pair in itertools.pairwise(roles))
 
 
 @table(

@@ -75,6 +75,14 @@ def test_empty_tool_calls_are_no_tool_calls() -> None:
     assert read(chat_chunk({"content": "hi", "tool_calls": []})) == [{"token": "hi", "finish_reason": None}]
 
 
+def test_one_call_without_a_list_is_a_call() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+    chunk = read(chat_chunk({"tool_calls": call}))[0]
+    assert chunk["tool_calls"] == [{"index": 0, **call}]
+    answer = handler().read_whole({"choices": [{"message": {"content": None, "tool_calls": call}}]})
+    assert answer["tool_calls"] == [call]  # type: ignore[index]
+
+
 def test_tool_call_deltas_get_their_type() -> None:
     calls = [{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]
     assert read(chat_chunk({"content": None, "tool_calls": calls})) == [
