@@ -132,7 +132,7 @@ def _from_help(name: str, *words: str) -> set[str]:
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=60,
+        timeout=600,
         stdin=subprocess.DEVNULL,
         env={**clean_environment(), "COLUMNS": "120", "NO_COLOR": "1", "PYTHONPATH": os.fspath(PROJECT)},
     )

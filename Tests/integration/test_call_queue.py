@@ -153,7 +153,8 @@ def test_work_behind_an_answer_gives_way_and_is_done_later(busy: Launcher, backe
         assert busy.ask("Single").text == "single says hello."
         assert time.monotonic() - began < AT_ONCE
         assert call.wait_ended(AT_ONCE) and call.client_left
-    backend.replies["memory"] = slow("memory", 1.0)
+    # Long enough for the message to arrive meanwhile, on a busy machine too.
+    backend.replies["memory"] = slow("memory", 6.0)
     third = backend.wait_call("memory", count=3)
     assert busy.ask("Single").status == 200
     assert third.answered_at is not None and not third.client_left
