@@ -48,6 +48,7 @@ _NEEDED = frozenset(
     "options images max_tokens max_completion_tokens".split()
 )
 _STOPS = frozenset({"stop", "stop_sequences", "stop_sequence"})
+_STOP_WORDS = r"\bstop[ -](?:sequence|word|string|token)s?\b"
 _EITHER = ("temperature", "top_p")
 _API_TYPE_FILE = ENDPOINT.lookup("apiTypeConfigFileName")
 _FIELD_KEYS = ("field", "parameter", "property", "argument")
@@ -141,6 +142,7 @@ class ServerRefusal:
             for word in _REFUSES.finditer(statement):
                 near = statement[max(word.start() - _BEFORE, 0) : word.end() + _AFTER]
                 names += [name[name.lastindex or 0] for name in _NAMES.finditer(near)]
+                names += _spoken(near, self.known)
             named = [name for name in _EITHER if re.search(rf"\b{name}\b", statement)]
             self.both = self.both or (len(named) == len(_EITHER) and _BOTH.search(statement) is not None)
             self.values += named if _VALUE.search(statement) else []
@@ -149,6 +151,18 @@ class ServerRefusal:
         plain = (name.removeprefix("options.") for name in self.names)
         known = (name if name in self.known else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in plain)
         self.fields = list(dict.fromkeys(name for name in known if name in self.known))
+
+
+def _spoken(text: str, known: Payload) -> list[str]:
+    """Return the fields that a text names as words, such as "top k" or "stop sequences"."""
+    return [
+        name
+        for name in known
+        if name in _STOPS or "_" in name
+        if re.search(
+            _STOP_WORDS if name in _STOPS else rf"(?<![\w.-]){re.escape(name).replace('_', '[ -]')}(?!\w)", text, re.I
+        )
+    ]
 
 
 def _options(payload: Payload) -> Payload:
