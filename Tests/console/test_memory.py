@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import parse_qs
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from Tests.console.scripted_server import Failure, ScriptedServer
@@ -164,12 +165,50 @@ def test_editing_and_deleting(page: Page, scripted: ScriptedServer) -> None:
     assert scripted.world.sent("PUT", path) == [{"text": "<b>Fact</b> 131."}] * 2
     page.get_by_role("article", name="Memory 129", exact=True).get_by_role("button", name="Delete").click()
     dialog = page.get_by_role("dialog", name="Delete memory 129?")
-    expect(dialog).to_contain_text("still count as remembered")
+    expect(dialog).to_contain_text("still count as remembered, so it is not written again. There is no way back.")
     dialog.get_by_role("button", name="Delete").click()
     expect(dialog).to_have_count(0)
     assert any(
         call == ("DELETE", "discussions/mill/memories/memory-129-00000000?folder=none") for call in scripted.world.calls
     )
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "clicks", "wording"),
+    [
+        ("memories", "Memory 130", 0, {}),
+        ("memories", "Memory 130", 1, {"wording": True}),
+        # Ticked by mistake.
+        ("memories", "Memory 130", 2, {}),
+        ("summary", "Summary", 1, {"wording": True}),
+        ("state", "State document", 1, {"wording": True}),
+        # The database has no backup.
+        ("searchable", "Memory 2", None, {}),
+    ],
+)
+def test_an_edit_forgets_the_old_wording_if_asked(
+    page: Page, scripted: ScriptedServer, part: str, name: str, clicks: int | None, wording: dict[str, bool]
+) -> None:
+    number = {"memories": 130, "searchable": 2}.get(part, 0)
+    key = f"{part.replace('memories', 'memory')}-{number}-00000000"
+    more = {"entries": [entry("state", 0, "Mara: at the mill")]} if part == "state" else {}
+    scripted.world.script(
+        {
+            ("GET", "discussions/mill"): discussion(scripted, **more),
+            ("PUT", f"discussions/mill/memories/{key}"): {"key": key},
+        }
+    )
+    page.goto(f"{scripted.url}#/memory/mill?part={part}")
+    article = page.get_by_role("article", name=name, exact=True)
+    article.get_by_role("button", name="Edit").click()
+    box = article.get_by_role("checkbox", name="Forget the old wording, in the backup, too")
+    expect(box).to_have_count(0 if clicks is None else 1)
+    for _ in range(clicks or 0):
+        box.click()
+    article.get_by_role("textbox").fill("Another text.")
+    article.get_by_role("button", name="Save").click()
+    expect(article.get_by_role("textbox")).to_have_count(0)
+    assert scripted.world.sent("PUT", f"discussions/mill/memories/{key}") == [{"text": "Another text.", **wording}]
 
 
 def test_where_a_memory_came_from(page: Page, scripted: ScriptedServer) -> None:

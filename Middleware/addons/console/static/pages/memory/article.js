@@ -1,7 +1,7 @@
 /** One memory: its text, and what can be done with it. */
 import { api, url, useAction } from "../../api.js";
 import { html, instead, useId, useState } from "../../html.js";
-import { Area, Confirm, Problem } from "../../parts/elements.js";
+import { Area, Check, Confirm, Problem } from "../../parts/elements.js";
 import { Folded } from "../../parts/folded.js";
 import { Moment } from "../../parts/format.js";
 import { navigate } from "../../routes.js";
@@ -35,24 +35,26 @@ export function Memory({ entry, part, base, where, replace, reload }) {
       ${!SINGLE[part] && html`<button class="quiet" onClick=${() => setOpen("delete")}>Delete</button>`}
     </header>
     <${Problem} ...${looking} />
-    ${open === "edit" ? html`<${Edit} name=${name} text=${entry.text} path=${path} onClose=${close}
+    ${open === "edit" ? html`<${Edit} name=${name} text=${entry.text} path=${path} onClose=${close} hasBackup=${part !== "searchable"}
         onSaved=${(changed) => { replace(entry.number, changed); close(); }} />`
       : entry.text ? html`<${Folded} text=${entry.text} />`
       : html`<p class="note">Deleted. The only memory keeps its place, so that its messages are not remembered again.</p>`}
     ${open === "delete" && html`<${Confirm} title=${`Delete ${name.toLowerCase()}?`} confirm="Delete" onClose=${close}
       action=${() => api("DELETE", path).then(reload)}>
       <p>${entry.text.slice(0, 200)}${entry.text.length > 200 ? " …" : ""}</p>
-      <p>Its messages still count as remembered, so it is not written again. ${part === "memories"
-        ? html`The file as it was stays in <code>memories.json.bak</code> until the next change.` : "There is no way back."}</p><//>`}
+      <p>Its messages still count as remembered, so it is not written again. There is no way back.</p><//>`}
   </article>`;
 }
 
-function Edit({ name, text, path, onClose, onSaved }) {
+/** `hasBackup`: a file with the earlier wording stays unless it is to be forgotten. */
+function Edit({ name, text, path, hasBackup, onClose, onSaved }) {
   const [value, setValue] = useState(text);
-  const saving = useAction(async () => onSaved({ text: value, key: (await api("PUT", path, { text: value })).key }));
+  const [wording, setWording] = useState(false);
+  const saving = useAction(async () => onSaved({ text: value, key: (await api("PUT", path, { text: value, wording: wording || undefined })).key }));
   return html`<form onSubmit=${instead(saving.run)}>
     <${Area} label=${`Text of ${name.toLowerCase()}`} value=${value} onChange=${setValue}
       rows=${Math.min(24, 2 + value.split("\n").length + Math.floor(value.length / 100))} />
+    ${hasBackup && html`<p><${Check} label="Forget the old wording, in the backup, too" checked=${wording} onChange=${setWording} /></p>`}
     <${Problem} error=${saving.error} />
     <p class="actions"><button type="submit" class="primary" disabled=${saving.busy || !value.trim() || value === text}>Save</button>
       <button onClick=${onClose}>Cancel</button></p>
