@@ -7,14 +7,17 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
+from pathlib import Path
 
 from Middleware.addons.discussions.catalog import DiscussionWithoutFiles, StoredDiscussion
 from Middleware.addons.discussions.discussion_reader import Reader, export
 from Middleware.addons.discussions.removal import Removal
 from Middleware.addons.records.console_folder import EXPORTS, OWNER_ONLY, OWNER_ONLY_FOLDER, ConsoleFolder
-from Middleware.exceptions import DataKeyError
+from Middleware.exceptions import DataKeyError, WilmerError
 from Middleware.utilities.files.file_access import atomic_write
 
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
@@ -47,31 +50,94 @@ def save(console: ConsoleFolder, reader: Reader) -> str:
 
 def remove(console: ConsoleFolder, reader: Reader, removal: Removal) -> None:
     """Delete the exports of a discussion; ``removal`` gets the names of those that cannot be deleted."""
-    for path in list(_of(console, reader)):
-        try:
+    wanted = _mark(reader.discussion, console.file(EXPORTS))
+    for path, mark in _stored(console, removal.left):
+        if mark == wanted if mark else _says_so(path, reader):
+            _change(path, os.unlink, removal.left)
+
+
+def give_to_key(
+    console: ConsoleFolder, discussion: StoredDiscussion, old: str, new: str, changed: Callable[[bytes], bytes | None]
+) -> list[str]:
+    """Let the exports of a discussion, whose key folder is or was ``old``, belong to it in the key folder ``new``.
+
+    ``changed`` returns a content under the new key, or None for one that has it. It raises WilmerError for one that it
+    cannot read, which is then deleted with its discussion all the same. Returns a sentence for each that stays as it
+    is. May be called again after an interruption.
+    """
+    folder, problems = console.file(EXPORTS), list[str]()
+    before, after = (_mark(_under(discussion, key), folder) for key in (old, new))
+    for path, mark in _stored(console, problems):
+        if mark == before:
+            head, _, moment = path.rpartition(f"-{before}-")
+            _change(path, partial(_give, f"{head}-{after}-{moment}", changed), problems)
+    return problems
+
+
+def _give(target: str, changed: Callable[[bytes], bytes | None], path: str) -> None:
+    try:
+        content = changed(Path(path).read_bytes())
+    except WilmerError:
+        os.replace(path, target)
+        raise
+    # Its days are counted from when it was made.
+    made = os.stat(path)
+    if content is None:
+        os.replace(path, target)
+    else:
+        atomic_write(target, content, OWNER_ONLY)
+        os.utime(target, ns=(made.st_atime_ns, made.st_mtime_ns))
+        if target != path:
             os.unlink(path)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            removal.left.append(f"{EXPORTS}/{os.path.basename(path)}: {error.strerror or type(error).__name__}")
 
 
-def _of(console: ConsoleFolder, reader: Reader) -> Iterator[str]:
-    folder = console.file(EXPORTS)
-    mark = _mark(reader.discussion, folder)
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-        for entry in entries:
-            found = _NAME.fullmatch(entry.name)
-            if found and (found[1] == mark if found[1] else _says_so(entry.path, reader)):
-                yield entry.path
+def _under(discussion: StoredDiscussion, key_hash: str) -> StoredDiscussion:
+    """Return the discussion as it is, or was, in the folder of another key."""
+    root = discussion.root
+    # A link has the same target under its other name.
+    if not isinstance(discussion, DiscussionWithoutFiles) and not os.path.islink(root):
+        root = os.path.join(os.path.dirname(root), key_hash)
+    return replace(discussion, root=root, key_hash=key_hash)
+
+
+def _stored(console: ConsoleFolder, problems: list[str]) -> list[tuple[str, str | None]]:
+    """Return the paths of the exports, with the marks in their names. Other things may lie in their folder."""
+    try:
+        with os.scandir(console.file(EXPORTS)) as entries:
+            found = [(entry.path, _NAME.fullmatch(entry.name)) for entry in entries]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        problems.append(f"{EXPORTS}: {error.strerror or type(error).__name__}")
+        return []
+    # A pipe is never read to its end; a link may lead nowhere.
+    return [(path, name[1]) for path, name in found if name and os.path.isfile(path)]
+
+
+def _change(path: str, action: Callable[[str], object], problems: list[str]) -> None:
+    """Call ``action`` for an export; ``problems`` gets what went wrong."""
+    name = f"{EXPORTS}/{os.path.basename(path)}"
+    # Its text is somewhere else.
+    if os.path.islink(path):
+        problems.append(f"{name}: is a link to {os.path.realpath(path)}, which is left alone")
+        return
+    try:
+        action(path)
+    # Another process deleted it first.
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        problems.append(f"{name}: {error.strerror or type(error).__name__}")
+    except WilmerError as error:
+        problems.append(f"{name}: {error}")
 
 
 def _says_so(path: str, reader: Reader) -> bool:
     """Return whether the content of an export without a mark names the discussion, as far as the key can read it."""
     try:
-        with open(path, "rb") as file:
-            content = json.loads(reader.cipher.decrypt(file.read()))
-    except (OSError, ValueError, DataKeyError):
+        content = json.loads(reader.cipher.decrypt(Path(path).read_bytes()))
+    # Another program may have put anything there.
+    except (OSError, ValueError, RecursionError, DataKeyError):
         return False
     wanted = {"discussionId": reader.discussion.discussion_id, "keyFolder": reader.discussion.key_hash}
     return isinstance(content, dict) and content.items() >= wanted.items()

@@ -23,6 +23,7 @@ from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import is_token
 from Middleware.utilities.hashing_utils import hash_content
+from Tests.integration.permissions import without_root_rights
 from Tests.services.discussion_lab import KEY, DiscussionLab
 from Tests.tables import table
 
@@ -291,6 +292,90 @@ def test_exports_of_before(name: str, gone: bool, tmp_path: Path, monkeypatch: p
     path.write_bytes(exports.exported(reader))
     exports.remove(console, reader, removal.Removal())
     assert path.exists() is not gone
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _pipe(path: Path) -> None:
+    if os.name == "nt":
+        pytest.skip("Windows has no pipes among files")
+    os.mkfifo(path)
+
+
+def _link(target: str) -> Callable[[Path], None]:
+    return lambda path: path.symlink_to(target)
+
+
+def _file(content: bytes) -> Callable[[Path], None]:
+    return lambda path: path.write_bytes(content) and None
+
+
+ODD: dict[str, Callable[[Path], None]] = {
+    "not JSON": _file(b"<html>"),
+    "not a text": _file(b"\xff\xfe{"),
+    "empty": _file(b""),
+    "a list": _file(b'["mill"]'),
+    "null": _file(b"null"),
+    "a number without an end": _file(b"9" * 10_000),
+    "other values": _file(b'{"discussionId": ["mill"], "keyFolder": {}}'),
+    "a deep list": _file(b"[" * 200_000),
+    "encrypted with another key": _file(b"gAAAA" + b"A" * 200),
+    "a folder": _folder,
+    "a pipe": _pipe,
+    "a link to nothing": _link("nothing.json"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a link to a folder": _link("."),
+    "a link to a file": _link("../secret"),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_odd_files_among_the_exports_stay(kind: str, lab: DiscussionLab, tmp_path: Path) -> None:
+    lab.store("mill")
+    console, reader = ConsoleFolder(str(tmp_path / "Console")), lab.reader("mill")
+    own = Path(console.path) / exports.save(console, reader)
+    (tmp_path / "Console" / "secret").write_bytes(b"0" * 32)
+    odd = own.with_name("mill-20260101-120000.json")
+    ODD[kind](odd)
+    removal_ = removal.Removal()
+    exports.remove(console, reader, removal_)
+    assert not own.exists() and os.path.lexists(odd) and removal_.left == []
+    console.remove_old_exports(1)
+    assert (tmp_path / "Console" / "secret").exists()
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a pipe", "a link to nothing", "a link to itself", "a link to a file"])
+def test_what_only_has_the_name_of_an_export_stays(kind: str, lab: DiscussionLab, tmp_path: Path) -> None:
+    lab.store("mill")
+    console, reader = ConsoleFolder(str(tmp_path / "Console")), lab.reader("mill")
+    named = Path(console.path) / exports.save(console, reader)
+    named.unlink()
+    (tmp_path / "Console" / "secret").write_bytes(b"0" * 32)
+    ODD[kind](named)
+    removal_ = removal.Removal()
+    exports.remove(console, reader, removal_)
+    assert os.path.lexists(named) and (tmp_path / "Console" / "secret").exists()
+    # Its text is still there, and its reader has to know that.
+    assert [line.partition(" to ")[0] for line in removal_.left] == (
+        [f"exports/{named.name}: is a link"] if kind == "a link to a file" else []
+    )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permission bits")
+def test_a_folder_of_exports_that_must_not_be_read_is_named(lab: DiscussionLab, tmp_path: Path) -> None:
+    lab.store("mill")
+    console, reader, left = ConsoleFolder(str(tmp_path / "Console")), lab.reader("mill"), removal.Removal()
+    exports.save(console, reader)
+    folder = Path(console.file("exports"))
+    folder.chmod(0)
+    try:
+        with without_root_rights():
+            exports.remove(console, reader, left)
+    finally:
+        folder.chmod(0o700)
+    assert left.left == ["exports: Permission denied"]
 
 
 @pytest.mark.parametrize("name", ["日" * 80, "a" * 80, "ü" * 80, "𝔐" * 60])

@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.addons.discussions import exports
 from Middleware.addons.discussions.memory_command import main as memory_command
 from Middleware.addons.discussions.rekey.rekey_command import main as rekey_command
+from Middleware.addons.discussions.removal import Removal
 from Middleware.addons.postgres import moving, state_command
-from Middleware.addons.postgres.database_discussions import database_for_command
+from Middleware.addons.postgres.database_discussions import database_for_command, discussions_of
 from Middleware.addons.postgres.memory_rows import PostgresMemories
 from Middleware.addons.postgres.session import NUMBERS
+from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.cli.running_server import announced
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import process
@@ -442,6 +445,27 @@ def test_the_command_rekey_works_on_the_database(
                 assert len(memories.embeddings("embedder")) == 1
     status, _, err = rekey(full, monkeypatch, capsys)
     assert status == 1 and "nothing is stored for this API key" in err
+
+
+def test_exports_of_the_console_get_the_new_key_too(
+    full: StateLab,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    database_url: str,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(instance, "CONSOLE_DIRECTORY", str(tmp_path / "Console"))
+    full.run("import")
+    console, folder = ConsoleFolder(str(tmp_path / "Console")), tmp_path / "Console" / "exports"
+    with discussions_of(database_url, "memory"):
+        exports.save(console, full.reader("secret", KEY))
+    monkeypatch.setenv("WILMER_NEW_API_KEY", NEW)
+    assert rekey(full, monkeypatch, capsys)[0] == 0
+    [export] = folder.iterdir()
+    assert cipher_for(derive_encryption_key(NEW, "tester")).decrypt(export.read_bytes())
+    with discussions_of(database_url, "memory"):
+        exports.remove(console, full.reader("secret", NEW), Removal())
+    assert list(folder.iterdir()) == []
 
 
 def test_rekey_leaves_alone_what_it_cannot_change(

@@ -8,15 +8,17 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from Middleware.addons.discussions import catalog, exports
 from Middleware.addons.discussions.elsewhere import StoredElsewhere, stored_elsewhere
 from Middleware.addons.discussions.memory_output import make_utf8, print_error, say
 from Middleware.addons.discussions.rekey import journal as rekey_journal
 from Middleware.addons.discussions.rekey.folder_keys import KeyChange
 from Middleware.addons.discussions.rekey.journal import Journal
-from Middleware.addons.discussions.rekey.key_folder import Result, change_all, stored_files
+from Middleware.addons.discussions.rekey.key_folder import Result, change_all, changed, stored_files
+from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.api.edge.access_keys import KEY_FILE
 from Middleware.cli import keys
 from Middleware.cli.arguments import (
@@ -30,7 +32,7 @@ from Middleware.exceptions import ConfigurationError, OperatorError, WilmerError
 from Middleware.services.memory.discussion_keys import ENCRYPT_KEY
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import own_command
-from Middleware.utilities.config.paths import own_public_directory
+from Middleware.utilities.config.paths import console_directory, own_public_directory
 from Middleware.utilities.discussions.stored_files import PRIVATE_FOLDER
 from Middleware.utilities.encryption_utils import SHORT_KEY
 from Middleware.utilities.files.file_access import retry_while_open
@@ -243,6 +245,9 @@ def _run_elsewhere(elsewhere: StoredElsewhere, place: str, change: KeyChange, op
         if input().strip().upper() != "Y":
             raise NotDoneError("Nothing was changed.")
     count, result = elsewhere.rekey(place, change)
+    with elsewhere.used_by(place, "rekey"):
+        present = change.operation.new or change.operation.old
+        _change_exports((one for one in catalog.all_discussions() if one.key_hash == present), change)
     if not count:
         raise NotDoneError(
             "In the state database, nothing is stored for this API key. Check the key, and the user; if "
@@ -372,10 +377,12 @@ def _report(result: Result, change: KeyChange) -> None:
 def _finish(folder: str, change: KeyChange) -> int:
     """Give the folder its new name. The journal goes last: while it is there, a further run finishes this."""
     operation = change.operation
+    root = os.path.dirname(folder)
+    _change_exports((one for one in catalog.discussions_in(root) if one.key_hash == operation.old), change)
     if operation.new in (None, operation.old):
         rekey_journal.remove(folder)
         return 0
-    target = os.path.join(os.path.dirname(folder), str(operation.new))
+    target = os.path.join(root, str(operation.new))
     if os.path.lexists(target):
         rekey_journal.remove(folder)
         raise NotDoneError(
@@ -386,6 +393,18 @@ def _finish(folder: str, change: KeyChange) -> int:
     rekey_journal.remove(target)
     say(f"The folder is now {target}. Set the new key in the client, then start the server.")
     return 0
+
+
+def _change_exports(discussions: Iterable[catalog.StoredDiscussion], change: KeyChange) -> None:
+    """Let the exports that the run console has made go with their discussions, as encrypted as these."""
+    console, old = ConsoleFolder(console_directory()), change.operation.old
+
+    def changed_export(stored: bytes) -> bytes | None:
+        return changed("export.json", stored, change)[0]
+
+    for discussion in discussions:
+        for problem in exports.give_to_key(console, discussion, old, change.operation.new or old, changed_export):
+            print_error(f"WARNING: {problem}. It stays under the old key.")
 
 
 def _change_list(old: str, new: str, given: str | None) -> None:
