@@ -22,7 +22,7 @@ from Middleware.utilities.datetime_utils import month_name, pretty_date, time_12
 from Middleware.utilities.prompt_template_utils import flatten_messages, wrap_system
 from Middleware.utilities.templates.substitution import UnknownVariableError
 from Middleware.utilities.text_utils import restore_braces_in_data
-from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.models.execution_context import STAND_IN, ExecutionContext
 
 CATEGORY_VARIABLES = (
     "category_list",
@@ -178,16 +178,16 @@ class Values:
         return extraction.join_contents(messages, _separator(), NODE.flag(self.node, "addUserAssistantTags"))
 
 
-# What stands for the texts of others: a host that no resolver knows.
-STAND_IN = "stand-in.invalid"
-
-
 class AuthoredValues(Values):
     """The same with ``STAND_IN`` in place of what users, models and tools wrote."""
 
     def find(self, name: str) -> tuple[Any, bool]:
         value, from_config = super().find(name)
-        return (value, True) if from_config else (STAND_IN, False)
+        if from_config:
+            return value, True
+        run = self.context.run
+        inputs = enumerate(run.authored_inputs() if run is not None else (), 1)
+        return next((text for number, text in inputs if name == f"agent{number}Input"), STAND_IN), False
 
 
 # --- built-in variables ---

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 # What a condition results in; it takes no branch of its own, and the node that does names the result.
 _RESULTS = ("TRUE", "FALSE")
+# What stands for the texts of users, models and tools in ``substitute_authored``: a host that no resolver knows.
+STAND_IN = "stand-in.invalid"
 # The LLM calls, in order, with which the responders of a helper workflow have answered, None without one. None outside
 # of a helper workflow.
 helper_calls: ContextVar[list[LlmHandler | None] | None] = ContextVar("wilmer_helper_calls", default=None)
@@ -35,6 +37,7 @@ class RunRequest:
     Attributes:
         non_responder: None for the responder chain, True for a run whose result becomes a variable.
         scoped_inputs: texts that become ``agent1Input``, ``agent2Input``, ...
+        authored_inputs: the same with a stand-in for what users, models and tools wrote; by default, they wrote all.
         chain: names of the workflows from the outermost to this one, to stop endless nesting.
         category_variables: the six routing variables, in a categorization run only.
         api_key_hash, encryption_key: where the data of a client with an API key lies, and what encrypts it.
@@ -54,6 +57,7 @@ class RunRequest:
     system_prompt_override: str | None = None
     prompt_override: str | None = None
     scoped_inputs: tuple[str, ...] = ()
+    authored_inputs: Callable[[], tuple[str, ...]] = tuple
     # Keys and what they encrypt with must not appear in a log or a traceback.
     api_key: str | None = field(default=None, repr=False)
     api_key_hash: str | None = None
@@ -95,6 +99,7 @@ class ChildOptions(TypedDict, total=False):
 
     folder_override: str | None
     scoped_inputs: tuple[str, ...]
+    authored_inputs: Callable[[], tuple[str, ...]]
     system_prompt_override: str | None
     prompt_override: str | None
 
@@ -171,10 +176,10 @@ class ExecutionContext:
         assert self.workflow_variable_service is not None
         return self.workflow_variable_service.apply_variables(text, self, marked=True)
 
-    def substitute_authored(self, text: str) -> str:
-        """Return ``text`` as ``substitute`` does, with a stand-in for what users, models and tools wrote."""
+    def substitute_authored(self, value: object) -> str:
+        """Return ``value`` as ``substitute`` does, with a stand-in for what users, models and tools wrote."""
         assert self.workflow_variable_service is not None
-        return self.workflow_variable_service.apply_variables(text, self, authored=True)
+        return self.workflow_variable_service.apply_variables(str(value), self, authored=True)
 
     def substitute_early(self, text: str) -> str:
         """Return ``text`` with the variables filled in that are known before the node's endpoint is."""

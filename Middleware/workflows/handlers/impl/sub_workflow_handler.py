@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigValueError, EarlyTerminationException
@@ -30,7 +31,7 @@ from Middleware.utilities.files.file_access import find_file_ignoring_case
 from Middleware.utilities.hashing_utils import find_last_matching_hash_message, hash_single_message
 from Middleware.utilities.text_utils import messages_to_text_block, restore_braces
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
-from Middleware.workflows.models.execution_context import ExecutionContext, note_branch
+from Middleware.workflows.models.execution_context import STAND_IN, ExecutionContext, note_branch
 from Middleware.workflows.tools.discussion_context import raw_messages
 from Middleware.workflows.tools.file_containment import contained_path
 
@@ -60,14 +61,18 @@ class ChildRun:
         return "" if not last or last[0] is None else last[0]
 
 
-def scoped_inputs(context: ExecutionContext) -> tuple[str, ...]:
-    """Return the node's ``scoped_variables`` with variables filled in; a bare value counts as a list of one."""
+def scoped_inputs(context: ExecutionContext, authored: bool = False) -> tuple[str, ...]:
+    """Return the node's ``scoped_variables`` with variables filled in; a bare value counts as a list of one.
+
+    ``authored``: with a stand-in for what users, models and tools wrote.
+    """
     values = NODE.value(context.config, "scoped_variables")
     if values is None:
         return ()
     if not isinstance(values, list):
         values = [values]
-    return tuple(context.substitute(value) for value in values)
+    fill = context.substitute_authored if authored else context.substitute
+    return tuple(fill(value) for value in values)
 
 
 OVERRIDE_KEYS: tuple[ConfigKey, ...] = (
@@ -165,6 +170,7 @@ def _run_child(context: ExecutionContext, name: str, overrides: object) -> objec
         name,
         folder_override=NODE.value(context.config, "workflowUserFolderOverride") or None,
         scoped_inputs=scoped_inputs(context),
+        authored_inputs=partial(scoped_inputs, context, authored=True),
         system_prompt_override=_override(context, overrides, "firstNodeSystemPromptOverride", "systemPromptOverride"),
         prompt_override=_override(context, overrides, "firstNodePromptOverride", "promptOverride"),
     )
@@ -320,7 +326,10 @@ class ConversationChunkProcessorHandler(CustomWorkflowHandler):
         )
         ChildRun(
             alone.start_child(
-                settings.workflow, folder_override=settings.folder, scoped_inputs=(text, *settings.inputs)
+                settings.workflow,
+                folder_override=settings.folder,
+                scoped_inputs=(text, *settings.inputs),
+                authored_inputs=lambda: (STAND_IN, *scoped_inputs(context, authored=True)),
             )
         ).finish()
 

@@ -703,6 +703,63 @@ def test_a_proxy_that_a_text_brings(lab: EngineLab, web: StubBackend, guard: dic
     assert len(web.requests) == (3 if guard else 8)
 
 
+SAID = "{chat_user_prompt_last_one}"
+
+
+@table(
+    ("inputs", "said", "is_own"),
+    [
+        # What the author of the configuration wrote.
+        (["URL"], "me", True),
+        ("URL", "me", True),
+        (["x", SAID, "URL"], "me", True),
+        (["{way}"], "me", True),
+        (["{everybodys}"], "me", True),
+        (["http://{host}"], "me", True),
+        ([f"http://{SAID}@{{host}}"], "me", True),
+        (["{{ way }}"], "me", True),
+        # What somebody said, or a node delivered.
+        ([SAID], "URL", False),
+        (["{through}"], "URL", False),
+        ([f"http://{SAID}"], "HOST", False),
+        ([f"http://me@{SAID}"], "HOST", False),
+        (["{{ chat_user_prompt_last_one }}"], "URL", False),
+        (["{{ way if chat_user_prompt_last_one == 'me' else 'http://elsewhere' }}"], "me", False),
+        (["{agent1Output}"], "URL", False),
+        (["URL", SAID], "URL", False),
+    ],
+)
+def test_a_proxy_as_an_input(lab: EngineLab, web: StubBackend, inputs: Any, said: str, is_own: bool) -> None:
+    """The last input is the proxy of a workflow, which is run directly and by another one."""
+    host = f"127.0.0.1:{web.port}"
+    given = json.loads(json.dumps(inputs).replace("URL", web.url))
+    names = [f"{{agent{number}Input}}" for number in range(1, 2 if isinstance(inputs, str) else len(inputs) + 1)]
+    guarded = {"headers": {"Authorization": "mine"}, "onError": "return", "allowedHosts": ["8.8.8.8"]}
+    runs = {"type": "CustomWorkflow", "workflowName": "Kid", "jinja2": "{{" in str(inputs)}
+    lab.user(userWideWorkflowVariables={"everybodys": web.url})
+    lab.workflow("Kid", [fetch("http://8.8.8.8/x", proxy=names[-1], **guarded)])
+    lab.workflow("Middle", [{**runs, "scoped_variables": names, "jinja2": False}])
+    variables = {"way": web.url, "host": host, "through": SAID}
+    web.next_row()
+    for name in ("Kid", "Middle"):
+        lab.workflow("Main", [static(SAID), {**runs, "workflowName": name, "scoped_variables": given}], **variables)
+        output = str([*start(lab, "Main", user(said.replace("URL", web.url).replace("HOST", host)))][-1])
+        assert output.startswith('{"ok"' if is_own else "WebFetch blocked a request to a disallowed address: "), output
+    assert len(web.requests) == (2 if is_own else 0)
+
+
+def test_a_proxy_as_an_input_of_each_block(lab: EngineLab, web: StubBackend, tmp_path: Path) -> None:
+    """The first input of such a workflow is the block of messages."""
+    kid = fetch("http://8.8.8.8/x", proxy="{agent2Input}", blockPrivateAddresses=True, onError="return")
+    lab.workflow("Kid", [kid])
+    for name, given, answered in (("a", [web.url], 1), ("b", [SAID], 1), ("c", [web.url, SAID], 2)):
+        blocks = {"type": "ConversationChunkProcessor", "id": name, "chunkSize": 1, "lookbackMessages": 0}
+        keys = {"workflowName": "Kid", "cursorDirectory": str(tmp_path), "scoped_variables": given}
+        lab.workflow("Main", [{**blocks, **keys}])
+        list(start(lab, "Main", user(web.url), discussion_id="d"))
+        assert len(web.requests) == answered
+
+
 def test_the_proxy_is_at_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter(["8.8.8.8", "127.0.0.1"])
     found = lambda *_, **__: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), 0))]  # noqa: E731
