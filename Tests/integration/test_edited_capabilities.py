@@ -20,7 +20,7 @@ from Middleware.addons.console.sign_in import make_code
 from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.registry import node_types
-from Tests.addons.check.config_tree import ENDPOINT, MCP, ROUTES, USER, good_files, llm, write_tree
+from Tests.addons.check.config_tree import ENDPOINT, MCP, ROUTES, TEMPLATE, USER, good_files, llm, write_tree
 from Tests.amounts import DEEP
 from Tests.integration.launcher import Launcher
 from Tests.tables import check_all
@@ -31,6 +31,7 @@ Files = dict[str, Any]
 
 FLOW, CALLER, MIDDLE = "Workflows/alice/Flow.json", "Workflows/alice/Caller.json", "Workflows/alice/Middle.json"
 CHILD, REMEMBER = "Workflows/_common/Kid.json", "Workflows/alice/Remember.json"
+TEMPLATES = "PromptTemplates/_chatonly.json"
 OLD, NEW = "first-text", "second-text"
 
 
@@ -276,6 +277,31 @@ def feeds(node_type: str, key: ConfigKey, text: str) -> Iterator[tuple[str, File
             REMEMBER: flow(static(text)),
         },
     )
+    yield "the only choice of an LLM", last(output, llm(answerChoices=[text]))
+    yield "a choice of an LLM", last(output, llm(answerChoices=f"- a\n- {text}"))
+    yield "a choice in a variable", last(output, llm(answerChoices=["{base}", "{base} "]), base=text)
+    yield (
+        "the choice of an LLM in another workflow",
+        {**last(output, runs("Kid", workflowUserFolderOverride="_common")), CHILD: flow(llm(answerChoices=text))},
+    )
+    template = {TEMPLATES: {**TEMPLATE, "promptTemplateUserPrefix": text}}
+    ends = {"endpointName": "Main"}
+    yield "a prompt template", {**last(node("{templated_user_prompt_last_one}", **ends)), **template}
+    yield (
+        "a prompt template around an output",
+        {**last(output, {**static("{chat_system_prompt}"), **ends}), **template},
+    )
+    yield (
+        "a prompt template in a variable of Jinja",
+        {**last(node("{{ chat_user_prompt_without_system }}", jinja2=True, **ends)), **template},
+    )
+    yield (
+        "between messages",
+        {
+            **last(node("{base}"), base="{chat_user_prompt_last_five}"),
+            USER: user(separateConversationInVariables=True, conversationSeparationDelimiter=text),
+        },
+    )
     yield (
         "categories",
         {
@@ -337,6 +363,11 @@ TWO = [{"type": "WebFetch", "url": "http://a", **KEY}, {"type": "WebFetch", "url
 BRACES = {"open": "{", "begin": "{agent1", "end": "Output}", "whole": "{host}", "host": "a"}
 TWO_INPUTS = flow({"type": "WebFetch", "url": "{agent1Input}", "body": "{agent2Input}"})
 MCP_FILE = good_files()[MCP]
+MAIN = good_files()[ENDPOINT]
+TEMPLATED = {**FETCH, "url": "{templated_user_prompt_last_one}"}
+ENDED = last({**TEMPLATED, "endpointName": "Main"})
+SEVERAL = last({**FETCH, "url": "{chat_user_prompt_last_two}"})
+SEPARATED = {"separateConversationInVariables": True, "conversationSeparationDelimiter": "x"}
 
 ELSEWHERE = {
     "Workflows/nobodys/Caller.json": flow(runs("Flow", "a")),
@@ -381,6 +412,10 @@ CONFIRMED: Mapping[str, tuple[Files, Files]] = {
         )
         for text in ("{open}agent1Output}}", "{begin}{end}", "{whole:.1}agent1Output}}", "{whole[0]}agent1Output}}")
     },
+    "a category for a placeholder made of two texts": (
+        {**last({**FETCH, "url": "{open}category_list}}"}, **BRACES), ROUTES: {}},
+        {**last({**FETCH, "url": "{open}category_list}}"}, **BRACES), ROUTES: good_files()[ROUTES]},
+    ),
     "an input for a placeholder made of two texts": (
         {FLOW: flow({**FETCH, "url": "{open}agent1Input}}"}, **BRACES), CALLER: flow(runs("Flow", "a"))},
         {FLOW: flow({**FETCH, "url": "{open}agent1Input}}"}, **BRACES), CALLER: flow(runs("Flow", "b"))},
@@ -416,6 +451,34 @@ CONFIRMED: Mapping[str, tuple[Files, Files]] = {
     "an input for a list of hosts": (
         {**last({**FETCH, "allowedHosts": ["{agent1Input}"]}, llm()), CALLER: flow(runs("Flow", "a"))},
         {**last({**FETCH, "allowedHosts": ["{agent1Input}"]}, llm()), CALLER: flow(runs("Flow", "b"))},
+    ),
+    "choices in place of an LLM": (last(FETCH, llm()), last(FETCH, llm(answerChoices=["http://a"]))),
+    "an LLM in place of choices": (last(FETCH, llm(answerChoices=["http://a"])), last(FETCH, llm())),
+    "choices for other variables": (
+        last(FETCH, static("a"), llm(answerChoices=["{agent1Output}"])),
+        last(FETCH, static("b"), llm(answerChoices=["{agent1Output}"])),
+    ),
+    "an endpoint for a text with a prompt template": (last(TEMPLATED), ENDED),
+    "another prompt template of an endpoint": (
+        {**ENDED, ENDPOINT: {**MAIN, "promptTemplate": "chatml"}},
+        {**ENDED, ENDPOINT: MAIN},
+    ),
+    "a prompt template of an endpoint": (
+        {**ENDED, ENDPOINT: MAIN},
+        {**ENDED, ENDPOINT: {**MAIN, "promptTemplate": "chatml"}},
+    ),
+    "another prompt template of a user": (
+        {**ENDED, USER: user()},
+        {**ENDED, USER: user(chatPromptTemplateName="chatml")},
+    ),
+    "a new prompt template": (ENDED, {**ENDED, "PromptTemplates/alpaca.json": TEMPLATE}),
+    "other categories": (
+        {**last({**FETCH, "url": "{category_list}"}), USER: user()},
+        {**last({**FETCH, "url": "{category_list}"}), USER: user(routingConfig="others")},
+    ),
+    "texts between messages": (
+        {**SEVERAL, USER: user(**{**SEPARATED, "separateConversationInVariables": False})},
+        {**SEVERAL, USER: user(**SEPARATED)},
     ),
     "headers of an MCP server": ({MCP: MCP_FILE}, {MCP: {**MCP_FILE, "headers": {"A": "b"}}}),
     "another way to an MCP server": ({MCP: MCP_FILE}, {MCP: {**MCP_FILE, "transport": "sse"}}),
@@ -588,6 +651,52 @@ SAVED: Mapping[str, tuple[Files, Files]] = {
     "categories": (
         {**last(SCRIPT), ROUTES: good_files()[ROUTES]},
         {**last(SCRIPT), ROUTES: {**good_files()[ROUTES], "CODE": {"description": "x", "workflow": "Coding"}}},
+    ),
+    "choices that come to no key": (
+        last(SCRIPT, llm(answerChoices=["a"])),
+        last(SCRIPT, llm(answerChoices=["b"])),
+    ),
+    "choices that choose a workflow": (
+        last(ROUTED, llm(answerChoices=["a"])),
+        last(ROUTED, llm(answerChoices=["a", "b"])),
+    ),
+    "an answer that is remembered": (
+        last(FETCH, llm(answerChoices=["a"])),
+        last(FETCH, llm(answerChoices=["a"], rememberChoice=True)),
+    ),
+    "no choices": (last(FETCH, llm()), last(FETCH, llm(answerChoices=[]))),
+    **{
+        f"the prompt template of {name}": (
+            {**files, TEMPLATES: TEMPLATE},
+            {**files, TEMPLATES: {**TEMPLATE, "promptTemplateUserPrefix": "x"}},
+        )
+        for name, files in {
+            "an LLM": last(FETCH, llm(prompt="{templated_user_prompt_last_one}")),
+            "a node without an endpoint": last(TEMPLATED),
+            "a text that comes to no key": last(
+                SCRIPT, {**static("{templated_system_prompt}"), "endpointName": "Main"}
+            ),
+            "texts without it": last({**FETCH, "url": "{chat_user_prompt_last_one}", "endpointName": "Main"}),
+        }.items()
+    },
+    "an endpoint with another prompt template": (
+        {**last(TEMPLATED), ENDPOINT: MAIN},
+        {**last(TEMPLATED), ENDPOINT: {**MAIN, "promptTemplate": "chatml"}},
+    ),
+    "settings of texts that come to no key": (
+        {**last(SCRIPT, llm(prompt="{category_list} {chat_user_prompt_last_two}")), USER: user()},
+        {
+            **last(SCRIPT, llm(prompt="{category_list} {chat_user_prompt_last_two}")),
+            USER: user(**SEPARATED, routingConfig="others", chatPromptTemplateName="chatml"),
+        },
+    ),
+    "a text between messages for one message": (
+        {**last({**FETCH, "url": "{chat_user_prompt_last_one}"}), USER: user()},
+        {**last({**FETCH, "url": "{chat_user_prompt_last_one}"}), USER: user(**SEPARATED)},
+    ),
+    "a text between messages that is not used": (
+        {**SEVERAL, USER: user()},
+        {**SEVERAL, USER: user(conversationSeparationDelimiter="x")},
     ),
     "a condition of old": (
         last(ROUTED, {"type": "Conditional", "condition": "'{x}' == 'A'"}),

@@ -7,6 +7,7 @@ where it does not hold.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from Middleware.addons.check.node_check import NodeView
 from Middleware.addons.console.editing.flows import (
     ANSWER,
     PASSED,
+    TEMPLATED,
     Contents,
     Feed,
     Flows,
@@ -28,6 +30,7 @@ from Middleware.utilities.config.check import shortened
 from Middleware.utilities.config.declarations import ConfigKey, as_flag
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.node import NODE
+from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
 
 # A line of a dialog.
@@ -35,6 +38,20 @@ MAX_SHOWN = 300
 REFERENCES = ("env:", "file:")
 USER_VARIABLES = "userWideWorkflowVariables"
 EVERYTHING = {"allowedFileDirectories": "every directory", "allowedHosts": "any host"}
+CARRIES = ConfigKey("", "any", None, "", capability="changes what workflows run or reach, through")
+_SEPARATOR = "conversationSeparationDelimiter"
+_BETWEEN_MESSAGES = re.compile(r"chat_user_prompt_(?!last_one$|without_system$)")
+# What else comes into texts, by the kind of its file and its key, "" for all keys: the variables that bring it.
+CARRIED: Mapping[str, Mapping[str, re.Pattern[str]]] = {
+    "routing": {"": CATEGORY_VARIABLES},
+    "prompt-template": {"": TEMPLATED},
+    "endpoint": {"promptTemplate": TEMPLATED},
+    "user": {
+        "routingConfig": CATEGORY_VARIABLES,
+        "chatPromptTemplateName": TEMPLATED,
+        _SEPARATOR: _BETWEEN_MESSAGES,
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -91,13 +108,10 @@ def capabilities_of(file: str, kind: FileKind | None, contents: Contents, flows:
     """Return what a file lets the server do by itself; for workflows, see ``capabilities_in``."""
     if not isinstance(contents.full, Mapping) or kind is None:
         return []
-    if kind.name == "routing" and any(CATEGORY_VARIABLES.search(name) for name in flows.names):
-        return [_category(file, name, contents.below(name)) for name in contents.full]
-    if kind.entries:
-        return []
-    return [
+    carried = [*_carried(file, kind, contents.full, contents, flows.names)]
+    return carried + [
         capability
-        for name, key in kind.key.items()
+        for name, key in (() if kind.entries else kind.key.items())
         if key.capability
         for capability in (
             _guarded(file, key, contents.below(name), child("", name))
@@ -138,9 +152,16 @@ def _capability(file: str, key: ConfigKey, path: str, value: Contents, shown: st
     return Capability(file, path, names, f"{key.capability} {shortened(shown, MAX_SHOWN)}", identity(names))
 
 
-def _category(file: str, name: str, entry: Contents) -> Capability:
-    key = ConfigKey("", "any", None, "", capability="changes what workflows run or reach, through the category")
-    return _capability(file, key, child("", name), entry, f"{name}: {as_text(entry.shown)}", name)
+def _carried(
+    file: str, kind: FileKind, full: Mapping[str, object], contents: Contents, used: set[str]
+) -> Iterator[Capability]:
+    for key, variables in CARRIED.get(kind.name, {}).items():
+        # Without it, there are line breaks between messages.
+        is_off = key == _SEPARATOR and not USER.flag(full, "separateConversationInVariables")
+        if not is_off and any(map(variables.match, used)):
+            for name in [key] if key else full:
+                value = contents.below(name)
+                yield _capability(file, CARRIES, child("", name), value, f"{name}: {as_text(value.shown)}", name)
 
 
 def _guarded(

@@ -19,7 +19,7 @@ from Middleware.addons.check.tree import OTHER_ENDINGS, read_tree
 from Middleware.addons.console.calls import ConsoleError
 from Middleware.addons.console.command_process import CommandTooSlowError, run_command
 from Middleware.addons.console.editing.assist import assist
-from Middleware.addons.console.editing.capabilities import Capability, capabilities_in, capabilities_of, gained
+from Middleware.addons.console.editing.capabilities import CARRIED, Capability, capabilities_in, capabilities_of, gained
 from Middleware.addons.console.editing.flows import Contents, Flows, identity
 from Middleware.addons.console.editing.saved_files import save_file, versions
 from Middleware.addons.console.editing.unsaved import check_unsaved, kind_in
@@ -30,7 +30,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError
 from Middleware.utilities.config.json_source import JsonSource, decode
 from Middleware.utilities.config.paths import get_root_config_directory
-from Middleware.utilities.files.file_access import path_lock, why_unreadable
+from Middleware.utilities.files.file_access import folder_lock, path_lock, why_unreadable
 from Middleware.utilities.files.path_utils import split_name
 from Middleware.utilities.sensitive_logging_utils import MASK
 from Middleware.utilities.text_utils import counted, nearest
@@ -42,10 +42,13 @@ SHORTEST_SECRET = 4
 # Comparing longer texts line by line takes seconds.
 MAX_COMPARED_LINES = 5000
 CHECK_SECONDS = 300.0
-# What flows into the keys of nodes stands in workflows and users; routings have the texts of categories.
-FOLLOWED = ("Workflows/", "Users/", "Routing/")
+# What flows into the keys of nodes stands in workflows and users, and in what their variables bring.
+FOLLOWED = ("Workflows/", "Users/")
+FED_BY = (*FOLLOWED, *(KINDS[name].pattern.partition("/")[0] + "/" for name in CARRIED))
 
 JsonObject = dict[str, object]
+Files = dict[str, tuple[object, Callable[[], Contents]]]
+"""By name: content, and a function that returns it together with the one without secrets."""
 
 
 @dataclass(frozen=True)
@@ -164,18 +167,27 @@ class ConfigEditor:
             session: who saves, for the log.
         """
         display, full_path = _located(path)
-        # What a save lets the server do depends on other files: none is saved between this question and its answer.
-        with path_lock(get_root_config_directory()), path_lock(full_path):
-            file = self._file(path)
-            if file.base != base:
-                raise ConsoleError(
-                    409, f"{display} has changed since it was opened.", display, text=file.hidden.text, base=file.base
-                )
+        # What a save lets the server do depends on other files: no server saves one between question and answer.
+        with folder_lock(get_root_config_directory()), path_lock(full_path):
+            file, others = self._unchanged(path, base), _others(display)
             full = self._complete(file, text)
             content = _parsed(display, text, full)
-            self._require_confirmation(file, Contents(content, JsonSource(text).parse()), text, confirm)
+            self._require_confirmation(file, others, Contents(content, JsonSource(text).parse()), text, confirm)
+            # Other programs know no such lock.
+            self._unchanged(path, base, others)
             self._write(file, full, session)
         return self.file(display)
+
+    def _unchanged(self, path: str, base: str, others: Files | None = None) -> OnDisk:
+        """Return a file. Raises ConsoleError if it is no longer what was edited, or ``others`` what they were."""
+        file = self._file(path)
+        about = f"{file.display} has changed since it was opened"
+        if file.base == base:
+            changed = _first_changed(others, _others(file.display)) if others is not None else ""
+            if not changed:
+                return file
+            about = f"{changed} has changed while {file.display} was being saved"
+        raise ConsoleError(409, f"{about}.", file.display, text=file.hidden.text, base=file.base)
 
     def _write(self, file: OnDisk, full: str, session: str) -> None:
         try:
@@ -193,8 +205,9 @@ class ConfigEditor:
                 507 if full_disk else 403, f"{file.display} cannot be saved: {why_unreadable(error)}.", file.display
             ) from error
 
-    def _require_confirmation(self, file: OnDisk, contents: Contents, text: str, confirm: str) -> None:
-        new = gained(_capabilities(file, _contents_of(file)), _capabilities(file, contents))
+    def _require_confirmation(self, file: OnDisk, others: Files, contents: Contents, text: str, confirm: str) -> None:
+        before = _capabilities(file.display, others, _contents_of(file))
+        new = gained(before, _capabilities(file.display, others, contents))
         if not new:
             return
         listed = identity([(capability.identity, capability.action) for capability in new])[:16]
@@ -330,23 +343,29 @@ def _contents_of(file: OnDisk) -> Contents:
         return Contents(None, None)
 
 
-def _capabilities(file: OnDisk, contents: Contents) -> list[Capability]:
+def _capabilities(display: str, others: Files, contents: Contents) -> list[Capability]:
     """Return what the configuration lets the server do with this content of a file."""
-    display = file.display
+    flows = Flows({**others, display: (contents.full, lambda: contents)} if display.startswith(FED_BY) else {})
     kind = kind_in(display, contents.full)
-    flows = Flows({**_all_files(), display: (contents.full, lambda: contents)} if display.startswith(FOLLOWED) else {})
     return [*capabilities_of(display, kind, contents, flows), *capabilities_in(flows)]
 
 
-def _all_files() -> dict[str, tuple[object, Callable[[], Contents]]]:
-    """Return the files that decide what flows where, as they are at this moment on the disk."""
-    found: dict[str, tuple[object, Callable[[], Contents]]] = {}
-    for file in read_tree(get_root_config_directory()).files.values():
-        if file.display.startswith(FOLLOWED):
+def _others(display: str) -> Files:
+    """Return the other files that decide what a file lets the server do, as they are at this moment on the disk."""
+    found: Files = {}
+    files = read_tree(get_root_config_directory()).files.values() if display.startswith(FED_BY) else ()
+    for file in files:
+        if file.display.startswith(FOLLOWED) and file.display != display:
             source = JsonSource.read(file.path)
             with contextlib.suppress(ConfigurationError):
                 found[file.display] = (source.parse(), partial(_hidden, source, file.display))
     return found
+
+
+def _first_changed(before: Files, after: Files) -> str:
+    """Return the first file whose content differs; empty if all are equal."""
+    contents = [{name: content for name, (content, _) in files.items()} for files in (before, after)]
+    return next((name for name in {**before, **after} if contents[0].get(name) != contents[1].get(name)), "")
 
 
 def _hidden(source: JsonSource, display: str) -> Contents:

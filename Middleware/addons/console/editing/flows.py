@@ -1,7 +1,8 @@
 """Which texts of the configuration reach the keys of nodes that act: that run, send, read or write something.
 
 A text flows through variables of its file and of users, Jinja2, the outputs of nodes, the inputs of workflows that
-nodes run, and the answers of these. What an LLM writes is not followed: a node that acts on it names its output.
+nodes run, and the answers of these. What an LLM writes is not followed, but the texts among which it has to choose: a
+node that acts on what it writes names its output.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from Middleware.addons.check.memory_check import HELPERS
 from Middleware.addons.check.node_check import NodeView, child_folder, child_names, views_of
 from Middleware.addons.check.text_check import variables_in
 from Middleware.exceptions import ConfigurationError
+from Middleware.services.llm_calls.answer_shape import CHOICES_KEY
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.keys.node import NODE, WORKFLOW_FILE
 from Middleware.utilities.config.keys.user import USER
@@ -27,9 +29,12 @@ from Middleware.utilities.files.path_utils import folded_name, split_name
 from Middleware.utilities.json_data import strings_in
 from Middleware.utilities.templates.substitution import Field, SubstitutionError, parse
 from Middleware.workflows.handlers.registry import node_types
+from Middleware.workflows.managers.variable_table import BUILT_IN_VARIABLES
 from Middleware.workflows.processors.workflows_processor import find_responder
 
 OUTPUT, INPUT = (re.compile(rf"agent([1-9][0-9]{{0,5}}){kind}") for kind in ("Output", "Input"))
+# The built-in variables in which messages stand with the texts of a prompt template.
+TEMPLATED = re.compile(r"templated_.+|chat_system_prompt|chat_user_prompt_without_system")
 # For texts whose braces do not fit, of which the user may let a part be filled in.
 _NAMES = re.compile(r"[^\W\d]\w*")
 # More than any workflow has.
@@ -65,7 +70,7 @@ class Reached:
         shown: by name the text that a variable of the file or a node gives.
         inputs: the numbers of the workflow's inputs.
         answers: the files of workflows whose answer it is.
-        names: all other variables, among them those of users.
+        names: all other variables, among them those of users; those of a prompt template only where one is used.
     """
 
     forms: dict[str, str] = field(default_factory=dict)
@@ -152,6 +157,7 @@ class WorkflowFlow:
         """Return what flows into a value of the node ``index``."""
         found, filled = Reached(), list[str]()
         waiting = [*_names_in(value, jinja)]
+        endpoint = NODE.value(self.loaded.nodes[index], "endpointName")
         while waiting:
             name = waiting.pop()
             if name in found.forms:
@@ -171,8 +177,14 @@ class WorkflowFlow:
                 self._add_everything(found)
             if given is not None:
                 found.inputs.add(int(given[1]))
+            is_templated = TEMPLATED.fullmatch(name) is not None
+            if is_templated and endpoint:
+                found.forms[name] += str(endpoint)
+                waiting += _names_in(endpoint, jinja=False)
             texts = [own] if own is not None else self._users.get(name, ())
-            found.names.update([name] if own is None else ())
+            # A node without an endpoint uses no prompt template.
+            if endpoint if is_templated else own is None or name in BUILT_IN_VARIABLES:
+                found.names.add(name)
             # Values of variables are filled in as plain texts, whatever the node says.
             waiting += [inner for text in texts for inner in _names_in(text, jinja=False)]
             filled += [part for text in texts for _, part in strings_in(text) if "{" in part or "}" in part]
@@ -188,7 +200,7 @@ class WorkflowFlow:
         found.forms[""] = identity(self.contents.full)
         found.inputs.update(range(1, MOST_INPUTS))
         found.answers.update(child for view in self.views for child in self.children(view))
-        found.names.update(self._users)
+        found.names.update(self._users, BUILT_IN_VARIABLES)
 
     def output(self, index: int) -> tuple[str, str, Reached]:
         """Return the form of a node's output, the texts that it is made of, and what flows into it."""
@@ -198,14 +210,13 @@ class WorkflowFlow:
 
     def _output(self, view: NodeView) -> tuple[str, str, Reached]:
         answers, keys = self.children(view), declared(view)
-        # An LLM may write anything, whichever it is and whatever its prompt.
+        # An LLM may write anything, whichever it is and whatever its prompt, unless it has to choose.
         if any(key.name == "prompt" for key in keys):
-            found, used = Reached(), []
+            used = [key.name for key in keys if key.name == CHOICES_KEY and view.node.get(CHOICES_KEY)]
         else:
             # What a child does with its inputs is followed in the child, and prompts for it are for its LLM.
             used = [key.name for key in keys if key.name in view.node and not key.name.endswith(_CHILDS)]
-            jinja = NODE.flag(view.node, "jinja2")
-            found = self.reached({name: view.node[name] for name in used}, jinja, view.index)
+        found = self.reached({name: view.node[name] for name in used}, NODE.flag(view.node, "jinja2"), view.index)
         found.answers.update(answers)
         form = identity([bool(used) and view.runs_as, {name: view.node[name] for name in used}, found.forms, answers])
         shown = {name: self.value(view.index, name).shown for name in used}

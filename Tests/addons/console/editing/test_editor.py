@@ -5,19 +5,26 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import pytest
 
 from Middleware.addons.console.calls import ConsoleError
+from Middleware.addons.console.editing import editor
 from Middleware.addons.console.editing.editor import ConfigEditor
 from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.addons.records.ring import RunRing
 from Middleware.addons.records.settings import RecordSettings
 from Middleware.addons.records.store.writer import RunStore
-from Tests.addons.check.config_tree import ENDPOINT, GENERAL, MCP, USER
+from Middleware.utilities.files.file_access import wait_until
+from Tests.addons.check.config_tree import CHILD, CODING, ENDPOINT, GENERAL, MCP, USER
 
 SECRET = "sk-Canary-77"
 
@@ -89,6 +96,89 @@ def test_a_file_that_changed_meanwhile_is_left_alone(lab: Lab) -> None:
     assert raised.value.status == 409 and "Muse" in str(raised.value.further["text"])
     assert raised.value.further["base"] == lab.editor.file(GENERAL)["base"] != shown["base"]
     assert "Muse" in lab.read(GENERAL)
+
+
+NEW_FLOW = "Workflows/alice/New.json"
+USES_URL = '{"nodes": [{"type": "WebFetch", "url": "{agent1Input}"}]}'
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        (GENERAL, '{"nodes": []}'),
+        (GENERAL, None),
+        (CHILD, USES_URL),
+        (CHILD, None),
+        (CODING, '{"nodes": [}'),
+        (USER, "{}"),
+        (NEW_FLOW, USES_URL),
+        ("Workflows/bob/General.json", "[]"),
+    ],
+)
+def test_a_save_holds_only_for_the_files_that_it_was_judged_by(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, file: str, text: str | None
+) -> None:
+    """Another program, here a text editor, changes one of them between the question and the write."""
+    judge, shown, before = editor.gained, lab.editor.file(GENERAL), lab.read(GENERAL)
+
+    def judged_and_changed(*capabilities: Any) -> Any:
+        (lab.root / file).parent.mkdir(exist_ok=True)
+        (lab.root / file).unlink() if text is None else lab.write(file, text)
+        return judge(*capabilities)
+
+    with monkeypatch.context() as patch, pytest.raises(ConsoleError) as raised:
+        patch.setattr(editor, "gained", judged_and_changed)
+        lab.editor.save(GENERAL, before.replace("Think", "Ponder"), str(shown["base"]), "", "laptop")
+    assert raised.value.status == 409 and f"{file} has changed" in str(raised.value)
+    assert set(raised.value.further) == {"text", "base"} and not lab.console.exists()
+    if file != GENERAL:
+        assert lab.read(GENERAL) == before
+        # Once it is judged again, it is saved.
+        lab.editor.save(GENERAL, before.replace("Think", "Ponder"), str(raised.value.further["base"]), "", "laptop")
+        assert "Ponder" in lab.read(GENERAL)
+
+
+OTHER_SERVER = """
+import sys
+from Middleware.utilities.files.file_access import folder_lock
+with folder_lock(sys.argv[1]):
+    print("locked", flush=True)
+    sys.stdin.readline()
+    open(sys.argv[2], "w", encoding="utf-8").write(sys.argv[3])
+"""
+
+
+def test_a_save_waits_for_the_save_of_another_server(lab: Lab) -> None:
+    """It is judged by what that one has written."""
+    shown, outcome = lab.editor.file(CODING), list[ConsoleError]()
+    text = str(shown["text"]).replace("{chat_user_prompt_last_one}", "http://evil")
+    command = [sys.executable, "-c", OTHER_SERVER, str(lab.root), str(lab.root / CHILD), USES_URL]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None and other.stdout is not None
+        assert other.stdout.readline() == b"locked\n"
+
+        def save() -> None:
+            with pytest.raises(ConsoleError) as raised:
+                lab.editor.save(CODING, text, str(shown["base"]), "", "laptop")
+            outcome.append(raised.value)
+
+        saving = threading.Thread(target=save)
+        saving.start()
+        waits_for_a_file = partial(is_in, saving, wait_until.__code__)
+        while saving.is_alive() and not waits_for_a_file():
+            saving.join(0.01)
+        other.communicate(b"\n")
+    saving.join()
+    [refused] = outcome
+    assert refused.status == 428 and "http://evil" in str(refused.further["powers"])
+
+
+def is_in(thread: threading.Thread, code: CodeType) -> bool:
+    """Return whether a thread runs this code at the moment."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def test_what_is_not_json_is_refused_with_its_position(lab: Lab) -> None:
