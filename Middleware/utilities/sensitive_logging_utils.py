@@ -44,7 +44,7 @@ _RULE = "*" * 80
 # -- secrets in texts --------------------------------------------------------------------------------------------------
 
 # How names of secrets end. Of headers, parameters and members, the beginning varies: X-Goog-Api-Key.
-_ENDING = (
+SECRET_ENDING = (
     r"(?:key|token|secret|passw(?:or)?d|passphrase|pwd|auth|authorization|credentials?|cookie|signature|jwt"
     r"|(?<![a-z])(?:sig|sas))"
 )
@@ -55,14 +55,20 @@ _SURE = (
     rf"|(?:access|auth|bearer|bot|csrf|id|refresh|security|session){_LINK}token"
     r"|secret|passw(?:or)?d|passphrase|pwd|signature)"
 )
-# No more backslashes than JSON in a string of JSON has.
-_MARK = r"\\{0,8}[\"']"
+# No more backslashes than JSON in a string of JSON has. The first is a mark between the marks of a shell.
+_MARK = r"(?:'\\{0,8}\"'\\{0,8}\"'|\\{0,8}[\"'])"
 # Between marks, which may be escaped, or up to what ends a value.
 _VALUE = rf"(?:(?P<mark>{_MARK})(?P<inner>(?:(?!(?P=mark))(?:\\.|.))*)|(?P<bare>(?:\{{[\w.]+}}|[^\s&;,\"'#\\)\]}}])+))"
 _SCHEMES = r"(?:(?:Bearer|Basic|Token|Digest)\s+)?"
 _REST = rf"(?P<bare>(?:(?!{_MARK}|\\n)[^\n])+)"
 _TO_SPACE = rf"(?:(?P<mark>{_MARK})(?P<inner>(?:(?!(?P=mark))(?:\\.|.))*)|(?P<bare>(?:(?!{_MARK})\S)+))"
 _FLAG_LETTERS = "[0-9#:aCfgGiIjJkKlLnNoOqRsSvVZ]*"
+# The last letter of curl's short options with a secret, after those without a value.
+SECRET_FLAGS = f"{_FLAG_LETTERS}[uUbE]"
+# Between words of a command: a line may go on after a backslash, and both may be escaped in a string of JSON.
+_GAP = r"(?:\s|\\{1,16}[nrt]|\\{1,16}(?=\s))"
+# Where a word begins, also after an escaped line end.
+_BEGIN = r"(?:(?<![\w-])|(?<=\\[nrt]))"
 
 _IN_TEXT = tuple(
     re.compile(f"(?is){pattern}")
@@ -70,10 +76,15 @@ _IN_TEXT = tuple(
         # The user of an address, and that of a driver's for Go.
         r"[a-z][a-z0-9+.-]{0,30}://(?P<bare>[^\s\"'/?#@]*(?:@[^\s\"'/?#@]*)*)@",
         r"(?<![\w.-])[\w.-]{1,64}:(?P<bare>[^\s\"'@/]{1,200})@(?:tcp|unix)?\(",
-        rf"(?:^|[?&;#])[^=&?;#\s\"']*{_ENDING}(?:\]|%5d)?=(?P<bare>[^&;#\s\"'\\]+)",
-        rf"^{_MARK}?[\w-]*{_ENDING}\s*:\s*{_SCHEMES}(?P<bare>[^\n]+?)(?=\"?$)",
+        rf"(?:^|[?&;#])[^=&?;#\s\"']*{SECRET_ENDING}(?:\]|%5d)?=(?P<bare>[^&;#\s\"'\\]+)",
+        # The beginning of a string in a string.
+        rf"{_MARK}[^=&?;#\s\"'\\]*{SECRET_ENDING}(?:\]|%5d)?=(?P<bare>[^&;#\s\"'\\]+)(?=[&;\"'\\])",
+        rf"^{_MARK}?[\w-]*{SECRET_ENDING}\s*:\s*{_SCHEMES}(?P<bare>[^\n]+?)(?=\"?$)",
+        rf"{_MARK}(?:(?:[a-z]\w*-)+{SECRET_ENDING}|authorization|cookie)\s*:\s*{_SCHEMES}{_REST}",
+        rf"{_BEGIN}x-(?:\w+-)*{SECRET_ENDING}\s*:\s*{_SCHEMES}{_REST}",
+        rf"{_BEGIN}(?:set-)?cookie\s*:\s*(?=[\w.-]+=){_REST}",
         rf"{_SURE}\s?=\s?{_VALUE}",
-        rf"{_ENDING}{_MARK}\s*[:=]\s*(?:\[\s*)?{_VALUE}",
+        rf"{SECRET_ENDING}{_MARK}\s*[:=]\s*(?:\[\s*)?{_VALUE}",
         rf"(?:api|auth|access|subscription)-(?:key|token)\s*:\s*{_SCHEMES}{_REST}",
         rf"authorization\s*:\s*(?:Bearer|Basic|Token|Digest)\s+{_REST}",
     )
@@ -81,22 +92,23 @@ _IN_TEXT = tuple(
 _IN_COMMAND = tuple(
     re.compile(f"(?s){pattern}")
     for pattern in (
-        rf"(?:^|(?<=[\s\"'])|(?<=\\[nrt]))(?:-{_FLAG_LETTERS}[uUbE]\s*"
-        rf"|--(?:user|proxy-user|oauth2-bearer|pass|proxy-pass|cookie|cert)(?:=|\s+)){_TO_SPACE}",
+        rf"(?:^|(?<=[\s\"'])|(?<=\\[nrt]))(?:-{SECRET_FLAGS}{_GAP}*"
+        rf"|--(?:user|proxy-user|oauth2-bearer|pass|proxy-pass|cookie|cert)(?:=|{_GAP}+)){_TO_SPACE}",
         # Never in the middle of a word: names of headers would be looked for from each of its letters on.
-        rf"(?:(?:(?<![\w-])|(?<=\\[nrt]))-{_FLAG_LETTERS}H\s*|--(?:proxy-)?header(?:=|\s+)){_MARK}?"
-        rf"(?i:[\w-]*{_ENDING})\s*:\s*{_SCHEMES}{_REST}",
-        rf"(?i:(?:^|[?&;#\s\"'])[^=&?;#\s\"']*{_ENDING}(?:\]|%5d)?)={_VALUE}",
+        rf"(?:{_BEGIN}-{_FLAG_LETTERS}H{_GAP}*|--(?:proxy-)?header(?:=|{_GAP}+)){_MARK}?"
+        rf"(?i:[\w-]*{SECRET_ENDING})\s*:\s*{_SCHEMES}{_REST}",
+        rf"(?i:(?:^|[?&;#\s\"'])[^=&?;#\s\"']*{SECRET_ENDING}(?:\]|%5d)?)={_VALUE}",
         r"(?<![\w.])[\w.-]{1,64}:(?P<bare>[^\s\"'@/:]+)@[\w.-]",
     )
 )
 _SIGN = re.compile(r"[=:@]")
-_COMMAND = re.compile(r"(?:^|[\s\"'/])curl(?:\.exe)?\s")
+_COMMAND = re.compile(r"(?:^|\W|\\[nrt])curl(?:\.exe)?(?=\s|\\)")
 # In JSON with a mistake: what stands after the name of a secret, whatever marks are between the two. More than three
 # quotation marks are those of an empty value, and of the next key.
 _AFTER_NAME = re.compile(
-    rf"(?i)(?:(?<!\\)[\"'][\w.-]*{_ENDING}|{_ENDING}(?=[\"'])|{_SURE})(?=[^\w\n])"
-    r"(?:[^\w\n\"']*[\"']){0,3}[^\w\n\"']*(?P<bare>[^\s\"',{}\[\]:\\](?:\\.|[^\"'\\\n])*)"
+    rf"(?i)(?:(?<!\\)[\"'][\w.-]*{SECRET_ENDING}"
+    rf"|{SECRET_ENDING}(?=[\"']|[^\w\n]{{0,8}}[:=]\s*[\"'])|{_SURE})(?=[^\w\n])"
+    r"(?:[^\w\n\"']*[\"']){0,3}[^\w\n\"']*(?P<bare>[^\s\"',{}\[\]:\\](?:\\.|[^\"'\\\n]|(?<=\w)[\"'](?=\w))*)"
 )
 # What is not a secret under any name: variables alone, and what is masked already.
 _WORD_OF_JSON = re.compile(r"true|false|null|[-+]?\d[\d.eE+-]{0,15}")

@@ -53,6 +53,10 @@ DATA = (
     f'{{"apiKey": "{SECRET}',
     f"{{'apiKey': '{SECRET}'}}",
     f'{{"token": ["{SECRET}"]}}',
+    f'{{"jwt": "{SECRET}"}}',
+    f'{{"a": {{"signature":"{SECRET}"}}}}',
+    f"HF_TOKEN={SECRET}",
+    f"session_cookie={SECRET}&n=1",
 )
 """Bodies of requests."""
 
@@ -68,6 +72,10 @@ HEADERS = (
     f"Proxy-Authorization: Basic {SECRET}",
     f"Cookie: session={SECRET}; a=b",
     f"X-Auth-Token: {SECRET}",
+    f"X-Amz-Security-Token: {SECRET}",
+    f"Proxy-Authorization: {SECRET}",
+    f"GET /x\\nX-Access-Token: {SECRET}",
+    f"Accept: */*\nSet-Cookie: a={SECRET}; Path=/",
 )
 """Headers, written as one text."""
 
@@ -77,6 +85,9 @@ CURL = (
     (f"-u{SECRET}",),
     (f"-su{SECRET}",),
     ("--user", SECRET),
+    ("-su", f"me:{SECRET}"),
+    ("-sSLU", f"me:{SECRET}"),
+    ("-iE", f"cert.pem:{SECRET}"),
     (f"--user={SECRET}",),
     ("-U", f"me:{SECRET}"),
     (f"-Ume:{SECRET}",),
@@ -89,6 +100,7 @@ CURL = (
     (f"-dpassword={SECRET}",),
     (f"--data-raw=user=me&access_key={SECRET}",),
     ("--json", f'{{"apiKey": "{SECRET}"}}'),
+    ("--json", f"[{{'apiKey': '{SECRET}'}}]"),
     ("-F", f"token={SECRET}"),
     ("-b", f"session={SECRET}"),
     (f"-bsession={SECRET}",),
@@ -112,6 +124,9 @@ HARMLESS = (
     "max_tokens=300",
     "the author=me said so",
     "Authorization: Bearer {my_token}",
+    "Order by sort_key=name, then by id",
+    "Cookies: which ones does the page set?",
+    "The x-axis: tokens, the y-axis: key",
     "https://host/x?key={my_key}",
     "-d n=1",
     "user@example.org",

@@ -18,9 +18,11 @@ from Tests.tables import check_all, table
 
 WORKFLOW = "Workflows/me/A.json"
 TEXTS = (*URLS, *DSNS, *DATA, *HEADERS)
-# On one line, and with each part on a line of its own.
+# On one line, in a sentence, with the arguments on a line of their own, and with each of them on one.
 COMMANDS = tuple(
-    f"curl{start}{shlex.join([*arguments, 'http://host'])}" for start in (" ", " \\\n") for arguments in CURL
+    f"{before}curl{gap}{(' ' if gap == ' ' else join).join(map(shlex.quote, [*arguments, 'http://host']))}"
+    for before, gap, join in (("", " ", " "), ("Try (", " ", " "), ("", " \\\n", " "), ("Now:\n", " \\\n  ", " \\\n  "))
+    for arguments in CURL
 )
 
 
@@ -49,10 +51,14 @@ FILES: dict[str, Mask] = {"console": kept, "excerpt": shown}
 ALL: dict[str, tuple[Mask, tuple[str, ...]]] = {
     "mask_url": (mask_url, (*URLS, *DSNS[:6])),
     "mask_data": (mask_data, (*DATA, *DSNS)),
-    "quoted": (quoted, TEXTS),
+    "quoted": (quoted, (*TEXTS, *COMMANDS)),
     **{f"{name}, list": (lambda text, mask=mask: mask(in_list(text)), TEXTS) for name, mask in FILES.items()},  # type: ignore[misc]
     **{
         f"{name}, text": (lambda text, mask=mask: mask(in_text(text)), (*TEXTS, *COMMANDS))  # type: ignore[misc]
+        for name, mask in FILES.items()
+    },
+    **{
+        f"{name}, text in text": (lambda text, mask=mask: mask(in_text(in_text(text))), (*TEXTS, *COMMANDS))  # type: ignore[misc]
         for name, mask in FILES.items()
     },
 }
@@ -101,6 +107,27 @@ def test_what_only_looks_like_a_secret_stays(text: str) -> None:
     assert text in (mask_url(text), mask_data(text))
 
 
+# Made by fuzzing: what a mistake leaves of a name and of the marks around it and its secret.
+BROKEN = (
+    f'{{"a"\' 1, apikey": "{SECRET}/a+b=[=", "b": "x"}}',
+    f'{{"a": 1, ,private_key{{": "0x{SECRET}", "b": "x"}}',
+    f'{{\\"authorization\\] : "{SECRET}"}}',
+    f'{{`authorization[ {{: "{SECRET}"}}',
+    f'{{"a": 1, "cookie"  "p\'{SECRET}", "b": "x"}}',
+    f'{{[a": 1}}, "api-key": "p"{SECRET}", "b": "x"}}',
+    f'{{"jwt" "{SECRET}", "signature"" "{SECRET}"}}',
+    f'{{"passphrase": "a" "{SECRET}"}}',
+)
+
+
+def test_no_broken_file_shows_its_secret_or_loses_it() -> None:
+    def check(text: str) -> None:
+        for mask in FILES.values():
+            assert SECRET not in mask(text), mask(text)
+
+    check_all(BROKEN, check)
+
+
 def test_an_empty_key_hides_nothing_of_a_broken_file() -> None:
     for empty in ('""', "null", '"{my_key}"'):
         text = f'{{"apiKey": {empty}, "b": "x" "c"}}'
@@ -128,6 +155,12 @@ HOSTILE = (
     "-H\\n",
     "--header=-H",
     "-uX-H",
+    '@\\"-',
+    "\\'\"'",
+    "x-",
+    "cookie:a",
+    "-u\\",
+    '"key" "x",',
 )
 
 
@@ -138,4 +171,7 @@ def test_no_text_keeps_the_masks_busy(part: str) -> None:
     started = time.process_time()
     secret_spans(text, is_command=True)
     spans_after_names(text)
+    # With a mistake at its end, and no secret that comes back from a text that is so made.
+    masked(f"{text}\\", WORKFLOW)
+    shown(f"{text}\\")
     assert time.process_time() - started < 10

@@ -15,22 +15,27 @@ from typing import NamedTuple
 
 from Middleware.exceptions import WilmerError
 from Middleware.utilities.config.excerpts import is_secret_name
-from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS, joined_spans, secret_spans, spans_after_names
+from Middleware.utilities.sensitive_logging_utils import (
+    SECRET_FLAGS,
+    SECRET_KEYS,
+    joined_spans,
+    secret_spans,
+    spans_after_names,
+)
 
 # Declared keys that only sound like secrets.
 _HARMLESS = frozenset({"conditionalKey", "promptTemplateEndToken", "encryptUsingApiKey"})
 # Objects of secrets: all values of an MCP server's environment and headers count, whatever their names.
 _MCP_FOLDER, _MCP_HOLDERS = "MCPServers/", frozenset({"env", "headers"})
-# Options of curl, without the dashes, whose value is a secret, and those whose value is a header.
-_SECRET_OPTIONS = frozenset(
-    ("u", "user", "U", "proxy-user", "oauth2-bearer", "pass", "b", "cookie", "proxy-pass", "E", "cert")
-)
+# Options of curl, without the dashes, whose value is a secret; short ones also behind others.
+_SECRET_OPTION = re.compile(rf"user|proxy-user|oauth2-bearer|pass|cookie|proxy-pass|cert|{SECRET_FLAGS}")
 # Keys whose value is a command, or its arguments.
 _COMMANDS = frozenset({"args", "arguments", "command"})
 
 
-# A string ends on its line even without a closing quotation mark; anything else ends at the next mark of JSON.
-_TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*(?:"|(?=\n)|\Z)|[{}\[\],:=]|[^\s{}\[\],:="][^\s{}\[\],"]*')
+# A string ends on its line even without a closing quotation mark; anything else ends at the next mark of JSON. The
+# loop never gives back what it has, so that a backslash at the end of the line does not make it begin again and again.
+_TOKEN = re.compile(r'"(?:[^"\\\n]|\\[^\n]?)*+(?:"|(?=\n)|\Z)|[{}\[\],:=]|[^\s{}\[\],:="][^\s{}\[\],"]*')
 _COLON = re.compile(r"\s*[:=]")
 # A header written as one text, such as an argument of curl; ``Bearer`` and its like stay readable.
 _HEADER = re.compile(r"([A-Za-z][\w-]*)\s*:\s*(?:(?:Bearer|Basic|Token|Digest)\s+)?(\S.*)", re.DOTALL)
@@ -149,13 +154,19 @@ def find_secrets(text: str, display: str) -> list[Span]:
         json.loads(text)
         return found
     # A mistake can make any mark the beginning of a string, so that values pass for names.
-    for start, end in spans_after_names(text):
-        near = [span for span in found if span.start <= end and start <= span.end]
-        if not any(span.start <= start and end <= span.end for span in near):
-            start, end = min(start, *(span.start for span in near), start), max(end, *(span.end for span in near), end)
-            whole = text[start - 1] == '"' == text[end : end + 1]
-            found = [span for span in found if span not in near] + [Span(start - whole, end + whole, whole)]
-    return sorted(found)
+    joined = joined_spans([*((span.start, span.end) for span in found), *spans_after_names(text)])
+    whole = {(span.start, span.end): span for span in found if span.whole}
+    return [whole.get(span) or _with_marks(text, *span) for span in joined]
+
+
+def _with_marks(text: str, start: int, end: int) -> Span:
+    """Return the span of a secret in a file with a mistake, with the quotation marks next to it.
+
+    Marks around what is shown in its place decide how ``put_back`` reads it.
+    """
+    marks = text[start - 1 : start] == '"' == text[end : end + 1]
+    secret = text[start - marks : end + marks]
+    return Span(start - marks, end + marks, _inside(secret) != secret)
 
 
 def _secrets(text: str, of_mcp: bool) -> Iterator[Span]:
@@ -207,7 +218,7 @@ def _in_text(offset: int, token: str, is_command: bool = False) -> Iterator[Span
     begin, end = (1 if token[:1] == '"' else 0), len(token) - (token[-1:] == '"' and len(token) > 1)
     for pattern in (_HEADER, _OPTION):
         match = pattern.fullmatch(token, begin, end)
-        if match and match[2] and (_is_secret(match[1]) or (pattern is _OPTION and match[1] in _SECRET_OPTIONS)):
+        if match and match[2] and (_is_secret(match[1]) or (pattern is _OPTION and _SECRET_OPTION.fullmatch(match[1]))):
             found.append(match.span(2))
     for start, stop in joined_spans(found):
         if not _PLAIN.fullmatch(token[start:stop]):
@@ -219,7 +230,7 @@ def _follows_option(holder: _Holder) -> bool:
     return (
         option is not None
         and not option[2]
-        and (option[1] in _SECRET_OPTIONS or (holder.last.startswith("--") and _is_secret(option[1])))
+        and bool(_SECRET_OPTION.fullmatch(option[1]) or (holder.last.startswith("--") and _is_secret(option[1])))
     )
 
 

@@ -37,14 +37,22 @@ _END: Chunk = {"token": "", "finish_reason": None, "end": True}
 
 
 def estimated_usage(request: RequestContext, messages: Sequence[Message], answer: str) -> Usage:
-    """Return the token counts of the answer: those of the back-end where they are numbers, otherwise estimates."""
+    """Return the token counts of the answer: those of the back-end where they are numbers, otherwise estimates.
+
+    A missing count is the rest of the total, if the other one and the total are there; a total that is less is ignored.
+    """
     usage: Usage = request.outcome.usage or {}
     prompt, completion = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
     total = token_count(usage.get("total_tokens"))
-    if prompt is None:
-        prompt = sum(rough_estimate_token_length(str(message.get("content") or "")) for message in messages)
-    if completion is None:
-        completion = rough_estimate_token_length(answer)
+    # With both counts, the total may be above their sum: some servers add the thoughts.
+    if prompt is None or completion is None:
+        rest = None if total is None or prompt is completion else total - (prompt or completion or 0)
+        rest, total = (None, None) if rest is None or rest < 0 else (rest, total)
+        if prompt is None:
+            texts = (str(message.get("content") or "") for message in messages)
+            prompt = sum(map(rough_estimate_token_length, texts)) if rest is None else rest
+        if completion is None:
+            completion = rough_estimate_token_length(answer) if rest is None else rest
     return {
         **usage,
         "prompt_tokens": prompt,

@@ -325,7 +325,9 @@ def quoted(value: object, *keys: str) -> str:
     if any(key.lower() in SECRET_KEYS for key in keys):
         return MASK
     if isinstance(value, str):
-        return f"'{shortened(mask_url(value) if '://' in value else mask_text(value))}'"
+        # An address stands alone; a command with one has secrets elsewhere, too.
+        is_address = "://" in value and not any(map(str.isspace, value))
+        return f"'{shortened(mask_url(value) if is_address else mask_text(value))}'"
     if isinstance(value, dict):
         return "an object"
     return "a list" if isinstance(value, (list, tuple)) else shortened(json.dumps(value, default=str))

@@ -10,7 +10,13 @@ from functools import lru_cache
 
 from Middleware.exceptions import ConfigSyntaxError
 from Middleware.utilities.config.json_source import JsonSource
-from Middleware.utilities.sensitive_logging_utils import MASK, secret_spans, spans_after_names
+from Middleware.utilities.sensitive_logging_utils import (
+    MASK,
+    SECRET_ENDING,
+    joined_spans,
+    secret_spans,
+    spans_after_names,
+)
 
 # The longest part of a line to show: with the line number in front it must fit on a terminal of 120 columns.
 MAX_COLUMNS = 100
@@ -20,7 +26,7 @@ TAB_COLUMNS = 4
 # A report goes through its findings by file, so a few files at a time are enough.
 MAX_SOURCES = 16
 
-_SECRET_KEY = re.compile(r"(?i)(?:key|token|secret|passw(?:or)?d|pwd|auth|authorization|credentials?|cookie)[^\w\"]*\Z")
+_SECRET_KEY = re.compile(rf"(?i){SECRET_ENDING}[^\w\"]*\Z")
 # Arguments of programs and headers are as often secrets as not, and nothing in their text says which.
 _SECRET_HOLDERS = frozenset({"args", "arguments", "env", "headers"})
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"?|\'(?:[^\'\\]|\\.)*\'?|[^\s,:{}\[\]"\']+')
@@ -81,11 +87,9 @@ def _has_mistake(source: JsonSource) -> bool:
 
 
 def _with(hidden: list[Span], spans: Sequence[tuple[int, int]]) -> list[Span]:
-    """Return the secrets of a line with those between ``spans`` that are not among them, in order."""
-    for start, stop in spans:
-        if not any(first <= start and stop <= last for first, last, _ in hidden):
-            hidden = [span for span in hidden if span[1] <= start or stop <= span[0]] + [(start, stop, MASK)]
-    return sorted(hidden)
+    """Return the secrets of a line together with ``spans``, in order; those that overlap become one."""
+    known = {span[:2]: span for span in hidden}
+    return [known.get(span, (*span, MASK)) for span in joined_spans([*known, *spans])]
 
 
 def _shown(text: str, column: int, hidden: Sequence[Span]) -> tuple[str, int, int]:

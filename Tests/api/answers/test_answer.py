@@ -715,7 +715,12 @@ COMPLETE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
             {"prompt_tokens": 10, "completion_tokens": None},
             {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13},
         ),
-        ({"completion_tokens": 0, "total_tokens": 9}, {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 9}),
+        ({"completion_tokens": 0, "total_tokens": 9}, {"prompt_tokens": 9, "completion_tokens": 0, "total_tokens": 9}),
+        ({"prompt_tokens": 10, "total_tokens": 15}, COMPLETE),
+        ({"completion_tokens": "x", "prompt_tokens": 10, "total_tokens": 15}, COMPLETE),
+        ({"prompt_tokens": 10, "total_tokens": 7}, {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}),
+        ({"total_tokens": 9}, {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}),
+        ({**COMPLETE, "total_tokens": 40}, {**COMPLETE, "total_tokens": 40}),
     ],
 )
 def test_what_the_back_end_says_of_its_usage(said: dict[str, Any], told: dict[str, Any]) -> None:
