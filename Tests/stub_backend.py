@@ -4,7 +4,7 @@
         backend.script(status_reply(503), json_reply({"ok": True}))   # one reply per request, in order
         ...
         assert backend.requests[0].json["model"] == "x"
-        assert backend.requests[1].wait_ended(1.0)                    # the client let go of that connection
+        assert backend.requests[1].wait_ended()                       # the client let go of that connection
 
 Requests beyond the script get ``backend.default``; ``backend.responder`` (request -> Reply or None) comes before both.
 A server that is more than a function overrides ``respond``. What such functions are put together from is below:
@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+from Tests.patience import PATIENCE
+
 BEFORE_STATUS = "before_status"
 AFTER_HEADERS = "after_headers"
 AFTER_PIECES = "after_pieces"
@@ -42,7 +44,7 @@ class Reply:
         body: JSON value, or bytes sent as they are; ignored if ``pieces`` is given.
         pieces: a streamed body, one HTTP chunk each.
         header_delay: seconds before the status line.
-        held: the status line waits until this is set.
+        held: the status line waits until this is set, or, with ``held_piece``, the piece of that number does.
         delay: seconds before each piece but the first; ``delays`` gives them one by one instead.
         never: read the request and say nothing until the client goes.
         hang: after the last piece, say nothing until the client goes.
@@ -59,6 +61,7 @@ class Reply:
     pieces: Sequence[bytes] | None = None
     header_delay: float = 0.0
     held: threading.Event | None = None
+    held_piece: int | None = None
     delay: float = 0.0
     delays: Sequence[float] = ()
     never: bool = False
@@ -178,7 +181,7 @@ class RecordedRequest:
     def json(self) -> Any:
         return json.loads(self.body)
 
-    def wait_ended(self, timeout: float = 5.0) -> bool:
+    def wait_ended(self, timeout: float = PATIENCE) -> bool:
         return self._ended.wait(timeout)
 
     def end(self) -> None:
@@ -244,7 +247,7 @@ class StubBackend:
         with self._changed:
             self.requests.clear()
 
-    def wait_requests(self, count: int = 1, timeout: float = 60.0) -> list[RecordedRequest]:
+    def wait_requests(self, count: int = 1, timeout: float = PATIENCE) -> list[RecordedRequest]:
         """Wait until ``count`` requests have arrived. Raises AssertionError after ``timeout`` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self.requests) >= count, timeout):
@@ -381,8 +384,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, reply: Reply) -> None:
         self._pause(reply.header_delay)
-        while reply.held is not None and not reply.held.is_set():
-            self._pause(0.02)
+        if reply.held_piece is None:
+            self._wait(reply)
         if reply.never:
             self._pause(float("inf"))
         if reply.drop == BEFORE_STATUS:
@@ -429,9 +432,11 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Drop
         for number, piece in enumerate(pieces):
             delay = reply.delays[number] if number < len(reply.delays) else reply.delay if number else 0.0
-            if delay:
+            if delay or number == reply.held_piece:
                 self.wfile.flush()
                 self._pause(delay)
+            if number == reply.held_piece:
+                self._wait(reply)
             self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
         self.wfile.flush()
         if reply.hang:
@@ -441,6 +446,10 @@ class _Handler(BaseHTTPRequestHandler):
         if chunked:
             self.wfile.write(b"0\r\n\r\n")
             self.wfile.flush()
+
+    def _wait(self, reply: Reply) -> None:
+        while reply.held is not None and not reply.held.is_set():
+            self._pause(0.02)
 
     def _pause(self, seconds: float) -> None:
         """Wait, and notice within milliseconds when the client goes."""

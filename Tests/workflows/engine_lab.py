@@ -17,6 +17,7 @@ from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHa
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import ExecutionContext, NodeExecutionInfo
 from Tests.llmapis.lab import Lab
+from Tests.patience import PATIENCE
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_answer
 
 
@@ -46,7 +47,7 @@ def last_text(request: RecordedRequest) -> str:
     return str(request.json["messages"][-1]["content"])
 
 
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     """Wait for ``condition``, far longer than even a busy machine needs; return whether it came true.
 
     A condition may cost a request, so it is asked the less often the longer it takes.
