@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from Tests.integration.launcher import Launcher, Response
+from Tests.patience import CLIENT_PATIENCE, PATIENCE
 
 CHAT = "/v1/chat/completions"
 _WAITS = re.compile(r"request ([0-9a-f-]{36}) waits")
@@ -31,7 +32,7 @@ class Ask(threading.Thread):
         **headers: str,
     ) -> None:
         super().__init__(daemon=True)
-        self._connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        self._connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=CLIENT_PATIENCE)
         said = (
             {"input": text}
             if "responses" in path
@@ -55,7 +56,7 @@ class Ask(threading.Thread):
         finally:
             self._connection.close()
 
-    def answer(self, timeout: float = 10.0) -> Response:
+    def answer(self, timeout: float = PATIENCE) -> Response:
         """The complete answer. Raises AssertionError if there is none in time."""
         self.join(timeout)
         assert self.response is not None, f"no answer within {timeout} s"
@@ -77,7 +78,7 @@ def wait_in_queue(server: Launcher, *arguments: Any, **options: Any) -> tuple[As
     """Send a request that has to wait; returns it and its id once it waits."""
     before = len(queued_ids(server))
     ask = Ask(server, *arguments, **options)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while len(ids := queued_ids(server)) == before:
         assert time.monotonic() < deadline, "the request did not wait"
         time.sleep(0.01)

@@ -34,6 +34,7 @@ from Tests.integration.scripted_backend import Talk as Talk
 from Tests.integration.scripted_backend import says as says
 from Tests.integration.scripted_backend import slow as slow
 from Tests.integration.scripted_backend import stuck as stuck
+from Tests.patience import CLIENT_PATIENCE, PATIENCE
 
 NO_MARKS = {f"promptTemplate{role}Prefix": "" for role in ("System", "User", "Assistant")}
 """A prompt template that leaves messages as they are."""
@@ -268,7 +269,7 @@ class Launcher:
         """Bytes that the process has printed so far."""
         return self._log.stat().st_size
 
-    def wait_output(self, text: str, timeout: float = 60.0, since: int = 0) -> str:
+    def wait_output(self, text: str, timeout: float = PATIENCE, since: int = 0) -> str:
         """The output once it has ``text``. Raises AssertionError."""
         deadline = time.monotonic() + timeout
         while text not in (output := self.output(since)):
@@ -285,9 +286,9 @@ class Launcher:
             self.process.wait(5)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait(60)
+            self.process.wait(PATIENCE)
 
-    def request(self, method: str, path: str, body: Any = None, timeout: float = 60.0) -> Response:
+    def request(self, method: str, path: str, body: Any = None, timeout: float = CLIENT_PATIENCE) -> Response:
         """One request on a connection of its own, answered completely. ``body``: JSON data, or bytes as they are."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         started = time.monotonic()
@@ -315,11 +316,11 @@ class Launcher:
             f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        sock = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=CLIENT_PATIENCE)
         sock.sendall(head.encode("ascii") + body)
         return sock
 
-    def open_front(self, front: Front, model: str, stream: bool, timeout: float = 60.0) -> socket.socket:
+    def open_front(self, front: Front, model: str, stream: bool, timeout: float = CLIENT_PATIENCE) -> socket.socket:
         """Send a request in a dialect and leave the answer unread."""
         assert self._backend is not None
         body = json.dumps(front.body(self._backend.hello, model=model, stream=stream)).encode()
@@ -387,7 +388,7 @@ def home_environment(home: Path) -> dict[str, str]:
     }
 
 
-def read_until(sock: socket.socket, wanted: bytes, timeout: float = 60.0) -> bytes:
+def read_until(sock: socket.socket, wanted: bytes, timeout: float = CLIENT_PATIENCE) -> bytes:
     """Read until ``wanted`` has arrived. Raises AssertionError if the peer closes first or takes too long."""
     data = b""
     sock.settimeout(timeout)
@@ -398,7 +399,7 @@ def read_until(sock: socket.socket, wanted: bytes, timeout: float = 60.0) -> byt
     return data
 
 
-def read_to_end(sock: socket.socket, timeout: float = 60.0) -> bytes:
+def read_to_end(sock: socket.socket, timeout: float = CLIENT_PATIENCE) -> bytes:
     """Read until the peer closes."""
     data = b""
     sock.settimeout(timeout)

@@ -29,7 +29,7 @@ from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_answer,
 
 SLOTS = 24
 WORKERS = 16
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 CHAIN = 10
 KEPT_TALKS = 4  # conversations with memories
 NOTED_MESSAGES = 20

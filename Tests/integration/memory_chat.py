@@ -20,6 +20,7 @@ from typing import Any
 
 from Tests.backend_dialects import embed
 from Tests.integration.launcher import USER, ConfigTree, api_type, child_node, endpoint, llm_node, standard_tree
+from Tests.patience import CLIENT_PATIENCE
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_answer, node_of, status_reply
 
 ANSWER = "This is the answer."
@@ -270,7 +271,7 @@ class Exchange:
         self._thread.start()
 
     def _run(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=CLIENT_PATIENCE)
         started = time.monotonic()
         try:
             connection.request("POST", "/v1/chat/completions", self._request, {"Content-Type": "application/json"})
@@ -282,7 +283,7 @@ class Exchange:
             self.seconds = time.monotonic() - started
             connection.close()
 
-    def wait(self, timeout: float = 20.0) -> Exchange:
+    def wait(self, timeout: float = CLIENT_PATIENCE) -> Exchange:
         self._thread.join(timeout)
         assert not self._thread.is_alive(), "the request was not answered"
         return self

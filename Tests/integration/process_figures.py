@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from Middleware.utilities.daemon_threads import IDLE_SECONDS
+from Tests.patience import PATIENCE
 
 NOT_KNOWN = -1
 LOOK_SECONDS = 0.1
@@ -48,7 +49,7 @@ def figures_of(pid: int) -> Figures | None:
     return _from_psutil(pid)
 
 
-def held_at_rest(pid: int, expected: dict[str, int] | None = None, seconds: float = 5.0) -> dict[str, int]:
+def held_at_rest(pid: int, expected: dict[str, int] | None = None, seconds: float = PATIENCE) -> dict[str, int]:
     """What a process holds once that is ``expected``, or, without that, once no thread of the pool can be left to end.
 
     Waits for ``seconds`` at most, or until then. Empty where nothing can be known.

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from Tests.patience import PATIENCE
 from Tests.stub_backend import (
     RecordedRequest,
     Reply,
@@ -54,7 +55,7 @@ class Talk:
         with self._called:
             return [name for name, _ in self._calls]
 
-    def wait_call(self, node: str, timeout: float = 60.0, count: int = 1) -> RecordedRequest:
+    def wait_call(self, node: str, timeout: float = PATIENCE, count: int = 1) -> RecordedRequest:
         """Call number ``count`` of a node. Raises AssertionError if there are fewer within ``timeout`` seconds."""
         with self._called:
 
@@ -111,7 +112,7 @@ class Backend(StubBackend):
     def nodes(self) -> list[str]:
         return self._main.nodes()
 
-    def wait_call(self, node: str, timeout: float = 60.0, count: int = 1) -> RecordedRequest:
+    def wait_call(self, node: str, timeout: float = PATIENCE, count: int = 1) -> RecordedRequest:
         return self._main.wait_call(node, timeout, count)
 
     def respond(self, request: RecordedRequest) -> Reply:

@@ -187,7 +187,7 @@ class Chat:
         logged, called = self.server.output_size(), len(self.model.calls)
         response = self.server.request("POST", path, body)
         assert response.status == 200, f"{body.get('model')}: {response.body.decode()}"
-        assert until(lambda: "done after" in self.server.output(logged), 15.0), self.server.output(logged)
+        assert until(lambda: "done after" in self.server.output(logged)), self.server.output(logged)
         complaints = COMPLAINT.findall(self.server.output(logged))
         assert not complaints, "\n".join(complaints)
         text = read(response)

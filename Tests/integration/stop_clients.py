@@ -12,9 +12,9 @@ from typing import Any
 from Tests.integration.launcher import USER, Backend, Launcher, read_to_end, read_until
 from Tests.integration.scripted_backend import Talk
 from Tests.integration.stop_cases import HEAD, QUEUED, Phase
+from Tests.patience import CLIENT_PATIENCE, PATIENCE
 from Tests.stub_backend import RecordedRequest
 
-ENDED_SECONDS = 5.0
 QUIET_SECONDS = 0.15
 """A node that is wrongly started calls the back-end within a few milliseconds."""
 ANTHROPIC = "Anthropic messages"
@@ -60,7 +60,7 @@ class Client:
             f"POST {PATHS[self.front]} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        sock = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+        sock = socket.create_connection(("127.0.0.1", server.port), timeout=CLIENT_PATIENCE)
         sock.sendall(head.encode("ascii") + body)
         return sock
 
@@ -121,12 +121,12 @@ class Stop:
             gone = phase is QUEUED and not self.client.deletes  # what was never begun has no line about its end
             self.server.wait_output(
                 f"client of request {self._id} has gone" if gone else f"Request {self._id}: route",
-                ENDED_SECONDS,
+                PATIENCE,
                 self._since,
             )
             return time.monotonic() - self._left
         for call in self._calls:
-            assert call.wait_ended(ENDED_SECONDS), f"{phase.name}: a call went on for {ENDED_SECONDS} s"
+            assert call.wait_ended(PATIENCE), f"{phase.name}: a call went on for {PATIENCE:g} s"
             assert call.client_left
         ended = [call.ended_at for call in self._calls if call.ended_at is not None]
         return max(*ended, self._told_at() if phase.told else 0.0) - self._left
@@ -142,7 +142,7 @@ class Stop:
         return ""
 
     def _told_at(self) -> float:
-        deadline = time.monotonic() + ENDED_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             told = [call.received_at for call in self.backend.aborts if call.received_at > self._left]
             if told:

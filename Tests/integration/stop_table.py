@@ -20,11 +20,11 @@ from Tests.integration.launcher import USER, Backend, Launcher
 from Tests.integration.stop_cases import CONNECTING, MID_STREAM, PHASES, QUEUED, Phase
 from Tests.integration.stop_clients import QUIET_SECONDS, Client, Stop, leave
 from Tests.integration.stop_tree import deaf_listener, stop_tree
+from Tests.patience import PATIENCE
 
 AT_A_TIME = 8
 WAITING_AT_A_TIME = 16  # clients that have to wait for seconds before they know what to delete
 LONG_SECONDS = 0.5
-END_SECONDS = 3.0
 OUT_OF_STEP = 0.06  # seconds by which clients wait longer at random: more than a round of the server's watcher
 # Of each way to frame a stream one dialect: every client more is in every phase.
 FRONTS = ("OpenAI chat", "Ollama chat")
@@ -135,7 +135,7 @@ class StopLab:
 
     def unfinished(self, script: str) -> list[str]:
         """The ids of requests that the server has not let go of some time after all clients have stopped."""
-        deadline = time.monotonic() + END_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while True:
             output = self.server(script).output()
             ended = set(_ENDED.findall(output))

@@ -20,11 +20,12 @@ from Tests.integration.launcher import (
     standard_tree,
 )
 from Tests.integration.scripted_backend import NODE_PATH
+from Tests.patience import PATIENCE
 from Tests.workflows.tools.mcp.mcp_lab import python_file
 
 HELLO = "{chat_user_prompt_last_one}"
-# Longer than the 5 seconds after which a client gets the headers, and with them the id that it can delete.
-SLEEP_SECONDS = 15.0
+# Longer than a stop may take, and than the 5 seconds after which a client gets the headers, and with them its id.
+SLEEP_SECONDS = PATIENCE + 30.0
 WORDS = 200  # of a text that is given out word by word
 
 _WAITING_CHILD = """

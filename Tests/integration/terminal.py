@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from Tests.integration.launcher import clean_environment
+from Tests.patience import PATIENCE
 
 
 class Terminal:
@@ -43,7 +44,7 @@ class Terminal:
     ) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(5)
+        self.process.wait(PATIENCE)
         os.close(self._screen)
 
     @property
@@ -51,7 +52,7 @@ class Terminal:
         """What was printed so far, typed text included."""
         return self._shown.decode("utf-8", "replace").replace("\r\n", "\n")
 
-    def wait(self, wanted: str, timeout: float = 30.0) -> str:
+    def wait(self, wanted: str, timeout: float = PATIENCE) -> str:
         """Read until ``wanted`` was printed. Raises AssertionError."""
         deadline = time.monotonic() + timeout
         while wanted not in self.text:
@@ -69,20 +70,20 @@ class Terminal:
 
         Python overlooks one that comes just before it begins to read an answer.
         """
-        for _ in range(10):
+        for _ in range(12):
             self.type("\x03")
             try:
-                return self.wait_end(2)
+                return self.wait_end(5)
             except AssertionError:
                 continue
         raise AssertionError(f"still running:\n{self.text}")
 
-    def wait_end(self, timeout: float = 30.0) -> int:
+    def wait_end(self, timeout: float = PATIENCE) -> int:
         """The exit status, once everything was read."""
         deadline = time.monotonic() + timeout
         while self._read(0.2) is not None and self.process.poll() is None:
             assert time.monotonic() < deadline, f"still running:\n{self.text}"
-        return self.process.wait(5)
+        return self.process.wait(PATIENCE)
 
     def _read(self, seconds: float) -> bytes | None:
         """What comes within some seconds; None if nothing can come any more."""

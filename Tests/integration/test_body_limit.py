@@ -15,6 +15,7 @@ import pytest
 from Tests.api.front_dialects import message_at
 from Tests.integration.gate_cases import CHAT
 from Tests.integration.launcher import USER, Backend, Launcher, read_to_end, read_until, standard_tree
+from Tests.patience import BEFORE_BYTES, CLIENT_PATIENCE
 
 MEGABYTE = 1024 * 1024
 TOO_LARGE = "The request body is larger than 1 MB (--max-request-mb)."
@@ -43,7 +44,7 @@ def send(
     server: Launcher, data: bytes, chunk: int = 0, path: str = CHAT, **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
     """POST ``data``, in chunks of that size if one is given, and read the answer after the last byte was sent."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=CLIENT_PATIENCE)
     try:
         body: Any = (data[at : at + chunk] for at in range(0, len(data), chunk)) if chunk else data
         connection.request("POST", path, body, headers, encode_chunked=bool(chunk))
@@ -85,7 +86,7 @@ def test_many_small_chunks_do_not_count_by_their_framing(small: Launcher, backen
     body = body_of(200_000, backend.hello)
     framed = b"".join(b"1\r\n" + body[at : at + 1] + b"\r\n" for at in range(len(body))) + b"0\r\n\r\n"
     assert len(framed) > MEGABYTE
-    with socket.create_connection(("127.0.0.1", small.port), timeout=20) as sock:
+    with socket.create_connection(("127.0.0.1", small.port), timeout=CLIENT_PATIENCE) as sock:
         sock.sendall(
             f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode()
             + framed
@@ -111,7 +112,7 @@ def test_of_a_compressed_body_the_contents_count(small: Launcher, backend: Backe
 def test_the_answer_comes_before_the_body(small: Launcher) -> None:
     """And no byte of the body is waited for, also where the client waits for the permission to send it."""
     for more in ("", "Expect: 100-continue\r\n"):
-        with socket.create_connection(("127.0.0.1", small.port), timeout=5) as sock:
+        with socket.create_connection(("127.0.0.1", small.port), timeout=BEFORE_BYTES) as sock:
             sock.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\n{more}Content-Length: 999999999\r\n\r\n".encode())
             assert b"413 " in read_until(sock, b"--max-request-mb")
 
@@ -124,7 +125,7 @@ def test_what_follows_a_refused_body_is_no_request(small: Launcher, backend: Bac
         data = b"x" * MEGABYTE + hidden
         if "chunked" in head:
             data = b"%x\r\n" % len(data) + data + b"\r\n0\r\n\r\n"
-        with socket.create_connection(("127.0.0.1", small.port), timeout=20) as sock:
+        with socket.create_connection(("127.0.0.1", small.port), timeout=CLIENT_PATIENCE) as sock:
             sock.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode() + data + hidden)
             answer = read_to_end(sock)
         assert answer.count(b"HTTP/1.1 ") == answer.count(b"HTTP/1.1 413 ") == 1
@@ -133,7 +134,7 @@ def test_what_follows_a_refused_body_is_no_request(small: Launcher, backend: Bac
 
 
 def test_a_keep_alive_client_goes_on_with_a_new_connection(small: Launcher) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", small.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", small.port, timeout=CLIENT_PATIENCE)
     for size in (2 * MEGABYTE, 500, 2 * MEGABYTE, 500):
         connection.request("POST", CHAT, body_of(size, "hi"))
         response = connection.getresponse()
@@ -144,7 +145,7 @@ def test_a_keep_alive_client_goes_on_with_a_new_connection(small: Launcher) -> N
 
 def test_an_unfinished_body_holds_no_slot(small: Launcher) -> None:
     """``small`` serves one request at a time."""
-    with socket.create_connection(("127.0.0.1", small.port), timeout=5) as sock:
+    with socket.create_connection(("127.0.0.1", small.port), timeout=BEFORE_BYTES) as sock:
         sock.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{{".encode())
         time.sleep(0.1)
         assert small.ask("Single").status == 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,17 +25,17 @@ from Tests.integration.launcher import (
     read_to_end,
     read_until,
     says,
-    slow,
     standard_tree,
     stuck,
 )
+from Tests.patience import PATIENCE
 from Tests.stub_backend import RecordedRequest, Reply
 from Tests.workflows.engine_lab import until
 
 pytestmark = pytest.mark.slow
 
-AT_ONCE = 10.0
 QUIET_SECONDS = 0.3
+MOMENT = 2.9  # three seconds, and what clocks may differ by
 
 
 def tree_for(folder: Path, url: str, **user_keys: object) -> ConfigTree:
@@ -75,7 +76,7 @@ def held(server: Launcher, backend: Backend) -> Iterator[None]:
 
 def waits(server: Launcher, calls: int) -> bool:
     """Whether as many calls as given have begun to wait since the last look."""
-    return until(lambda: len(re.findall(r"waits for its turn", server.output())) >= calls, AT_ONCE)
+    return until(lambda: len(re.findall(r"waits for its turn", server.output())) >= calls, PATIENCE)
 
 
 def counted(server: Launcher) -> int:
@@ -92,7 +93,7 @@ def test_calls_wait_here_and_not_in_the_llm_server(busy: Launcher, backend: Back
             assert waits(busy, before + number + 1)
         time.sleep(QUIET_SECONDS)
         assert backend.nodes() == ["single"]
-    answers = [ask.answer(AT_ONCE) for ask in asks]
+    answers = [ask.answer(PATIENCE) for ask in asks]
     assert all(answer.status == 200 for answer in answers)
     texts = [call.json["messages"][-1]["content"].split()[0] for call in backend.calls()]
     assert texts[1:] == ["0", "1", "2", "3"]
@@ -106,10 +107,10 @@ def test_calls_wait_here_and_not_in_the_llm_server(busy: Launcher, backend: Back
 def test_heartbeats_go_on_while_a_call_waits(busy: Launcher, backend: Backend, front: Front) -> None:
     with held(busy, backend):
         sock = busy.open_front(front, "Single", True)
-        head = read_until(sock, b"\r\n\r\n", AT_ONCE)
-        beats = read_until(sock, b"\n\n" if not front.ollama else b"\n", AT_ONCE)
+        head = read_until(sock, b"\r\n\r\n", PATIENCE)
+        beats = read_until(sock, b"\n\n" if not front.ollama else b"\n", PATIENCE)
     with sock:
-        assert front.streamed(dechunked(head + beats + read_to_end(sock, AT_ONCE))) == "single says hello."
+        assert front.streamed(dechunked(head + beats + read_to_end(sock, PATIENCE))) == "single says hello."
 
 
 @pytest.mark.parametrize("how", ["left", "cancelled"])
@@ -123,57 +124,62 @@ def test_a_waiting_call_is_taken_out_and_never_sent(busy: Launcher, backend: Bac
             ask.leave()
         else:
             assert busy.request("DELETE", "/api/chat", {"request_id": request_id}).status == 200
-            assert ask.answer(AT_ONCE).text == ""
+            assert ask.answer(PATIENCE).text == ""
         # Its line comes when all of its work is over, while the only place is still taken.
-        busy.wait_output(f"Request {request_id}: route ", AT_ONCE)
+        busy.wait_output(f"Request {request_id}: route ", PATIENCE)
     assert busy.ask("Single").status == 200
     assert all(b"gone" not in call.body for call in backend.calls())
 
 
-def first_hangs(count: int) -> Callable[[RecordedRequest], Reply]:
-    """No answer to the first calls."""
+def first_hangs(count: int, go_on: threading.Event) -> Callable[[RecordedRequest], Reply]:
+    """No answer to the first calls, and to others once ``go_on`` is set."""
     calls: list[RecordedRequest] = []
 
     def reply(request: RecordedRequest) -> Reply:
         calls.append(request)
         if len(calls) <= count:
             return Reply(never=True)
-        return says(request, "memory")
+        return says(request, "memory", held=go_on)
 
     return reply
 
 
 def test_work_behind_an_answer_gives_way_and_is_done_later(busy: Launcher, backend: Backend) -> None:
     """Its call is cancelled at the LLM server, and made anew when nobody waits; the third time, it runs to its end."""
-    backend.replies["memory"] = first_hangs(2)
+    go_on = threading.Event()
+    backend.replies["memory"] = first_hangs(2, go_on)
     assert busy.ask("Memory").text == "answer says hello."
     for count in (1, 2):
         call = backend.wait_call("memory", count=count)
         began = time.monotonic()
         assert busy.ask("Single").text == "single says hello."
-        assert time.monotonic() - began < AT_ONCE
-        assert call.wait_ended(AT_ONCE) and call.client_left
-    # Long enough for the message to arrive meanwhile, on a busy machine too.
-    backend.replies["memory"] = slow("memory", 6.0)
+        assert time.monotonic() - began < PATIENCE
+        assert call.wait_ended(PATIENCE) and call.client_left
     third = backend.wait_call("memory", count=3)
-    assert busy.ask("Single").status == 200
+    before = counted(busy)
+    message = Ask(busy, backend.hello)
+    assert waits(busy, before + 1)
+    go_on.set()
+    assert message.answer().status == 200
     assert third.answered_at is not None and not third.client_left
-    backend.wait_call("after", AT_ONCE)
+    backend.wait_call("after")
     assert backend.nodes() == ["answer", "memory", "single", "memory", "single", "memory", "single", "after"]
     output = busy.output()
     assert "gives way to a message; it begins again when no client waits (2 of 2 times)" in output
     # Both calls that gave way are counted.
-    assert busy.wait_output("5 calls", AT_ONCE)
+    assert busy.wait_output("5 calls", PATIENCE)
 
 
 def test_it_begins_a_moment_after_the_answer(busy: Launcher, backend: Backend) -> None:
-    began = time.monotonic()
-    busy.ask("Memory")
-    answered = time.monotonic()
-    call = backend.wait_call("memory", AT_ONCE)
-    assert call.received_at - began >= 2.9 and time.monotonic() - answered < 3 + AT_ONCE
-    second = backend.wait_call("after", AT_ONCE)
-    assert second.received_at - call.received_at < 2.9
+    """And what follows comes without another one; a machine that is too busy to show that gets another chance."""
+    pauses: list[float] = []
+    while not pauses or (pauses[-1] >= MOMENT and len(pauses) < 3):
+        began, count = time.monotonic(), len(pauses) + 1
+        busy.ask("Memory")
+        call = backend.wait_call("memory", count=count)
+        assert call.received_at - began >= MOMENT
+        pauses.append(backend.wait_call("after", count=count).received_at - call.received_at)
+    assert pauses[-1] < MOMENT
 
 
 TITLE = (
@@ -202,9 +208,9 @@ def test_a_title_gives_its_place_to_a_chat(backend: Backend, tmp_path: Path, fla
         "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, *flags, backend=backend
     ) as server:
         title = Ask(server, TITLE.format(backend.hello), model=USER)
-        first = backend.wait_call("task", AT_ONCE)
+        first = backend.wait_call("task", PATIENCE)
         assert server.ask("Single").text == "single says hello."
-        assert title.answer(AT_ONCE).text == "task says hello."
+        assert title.answer(PATIENCE).text == "task says hello."
     assert first.client_left and backend.nodes() == ["task", "single", "task"]
 
 
@@ -215,31 +221,31 @@ def test_a_stop_of_the_server_ends_what_waits(shared_backend: Backend, backend: 
     ) as server:
         backend.replies["memory"] = Reply(never=True)
         server.ask("Memory")
-        backend.wait_call("memory", AT_ONCE)
+        backend.wait_call("memory", PATIENCE)
         backend.replies["single"] = Reply(never=True)
         running = Ask(server, backend.hello)
-        backend.wait_call("single", AT_ONCE)
+        backend.wait_call("single", PATIENCE)
         waiting = Ask(server, f"waiting {backend.hello}")
         assert waits(server, 2)
         assert server.process is not None
         server.process.terminate()
-        assert {running.answer(20).status, waiting.answer(20).status} == {503}
-        assert server.process.wait(30) == 0
+        assert {running.answer().status, waiting.answer().status} == {503}
+        assert server.process.wait(PATIENCE) == 0
     assert all(b"waiting" not in call.body for call in backend.calls())
 
 
 def test_the_time_limit_does_not_run_while_they_wait(shared_backend: Backend, backend: Backend, tmp_path: Path) -> None:
-    tree = tree_for(tmp_path, shared_backend.url, backgroundNodesTimeoutInSeconds=2)
+    tree = tree_for(tmp_path, shared_backend.url, backgroundNodesTimeoutInSeconds=4)
     with Launcher(
         "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0", backend=backend
     ) as server:
         request_id = server.ask("Memory").headers["x-request-id"]
         with held(server, backend):
-            time.sleep(4.0)
-        backend.wait_call("after", AT_ONCE)
+            time.sleep(5.5)
+        backend.wait_call("after", PATIENCE)
         done = re.compile(rf"Request {request_id}: route .* done after .*")
-        assert until(lambda: done.search(server.output()) is not None, AT_ONCE)
+        assert until(lambda: done.search(server.output()) is not None, PATIENCE)
         assert "cancelled" not in done.search(server.output())[0]  # type: ignore[index]
         backend.replies["memory"] = Reply(never=True)
         request_id = server.ask("Memory").headers["x-request-id"]
-        server.wait_output(f"{request_id} is cancelled: background nodes took too long", 20)
+        server.wait_output(f"{request_id} is cancelled: background nodes took too long")

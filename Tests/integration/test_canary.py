@@ -41,6 +41,7 @@ from Tests.integration.canary_chat import (
     tool_call_reply,
 )
 from Tests.integration.launcher import Launcher, Response, run_launcher
+from Tests.patience import CLIENT_PATIENCE, PATIENCE
 from Tests.postgres_lab import Server, name_in, need_postgres
 from Tests.stub_backend import chat_reply, json_reply, status_reply
 from Tests.workflows.engine_lab import until
@@ -94,7 +95,7 @@ class Run:
 
 def ask(server: Launcher, model: str, messages: list[dict[str, Any]], key: str = KEY, **fields: Any) -> Response:
     """One chat completion with a client's key, and everything that runs after its answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=CLIENT_PATIENCE)
     try:
         since = server.output_size()
         connection.request(
@@ -105,7 +106,7 @@ def ask(server: Launcher, model: str, messages: list[dict[str, Any]], key: str =
         )
         response = connection.getresponse()
         answer = Response(response.status, dict(response.getheaders()), response.read())
-        until(lambda: "done after" in server.output(since), 10 if answer.status == 200 else 0.5)
+        until(lambda: "done after" in server.output(since), PATIENCE if answer.status == 200 else 0.5)
         return answer
     finally:
         connection.close()
@@ -137,7 +138,7 @@ def fail(server: Launcher, backend: CanaryBackend) -> dict[str, Response]:
 
 def send(server: Launcher, path: str, body: bytes) -> int:
     """A request in any dialect; returns the status."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=CLIENT_PATIENCE)
     try:
         connection.request("POST", path, body, {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"})
         response = connection.getresponse()
@@ -215,7 +216,7 @@ def test_nothing_that_was_said_is_recorded(run: str, request: pytest.FixtureRequ
 
 def console(server: Launcher, path: str, token: str = "", body: Any = None) -> Any:
     """What a call of the console's API answers."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=CLIENT_PATIENCE)
     try:
         connection.request(
             "POST" if body else "GET",

@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 
 from Tests.integration.launcher import Backend, Launcher, Response, dechunked, read_to_end, read_until, stuck
+from Tests.patience import CLIENT_PATIENCE, PATIENCE
 from Tests.stub_backend import Reply
 
 PATH = "/v1/responses"
-# A back-end that is not stopped goes on until its client gives up after 20 s.
-LONGEST_SECONDS = 10.0
 
 
 def opened(server: Launcher, backend: Backend, model: str, **fields: Any) -> socket.socket:
     """Send a request and leave the answer unread."""
     body = json.dumps({"model": model, "input": backend.hello, **fields}).encode()
-    sock = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    sock = socket.create_connection(("127.0.0.1", server.port), timeout=CLIENT_PATIENCE)
     sock.sendall(
         b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
         % (PATH.encode(), len(body), body)
@@ -58,7 +57,7 @@ def test_a_stream(server: Launcher, backend: Backend, tokens: tuple[str, ...]) -
         call = backend.wait_call("single")
         assert server.request("GET", f"{PATH}/{name}").json["status"] == "in_progress"
         answer = cancel(server, name)
-        assert call.wait_ended(LONGEST_SECONDS)
+        assert call.wait_ended(PATIENCE)
         last = events(dechunked(begun + read_to_end(sock)))[-1]
     assert (answer.status, answer.json["status"]) == (200, "cancelled")
     assert text_of(answer.json) == ([("incomplete", "Once upon")] if tokens else [])
@@ -74,7 +73,7 @@ def test_a_whole_answer(server: Launcher, backend: Backend, store: bool) -> None
     with opened(server, backend, "Single", store=store) as sock:
         call, name = backend.wait_call("single"), arrived(server, since)
         answer = cancel(server, name)
-        assert call.wait_ended(LONGEST_SECONDS)
+        assert call.wait_ended(PATIENCE)
         head, _, body = read_to_end(sock).partition(b"\r\n\r\n")
     assert b" 200 " in head and json.loads(body) == answer.json
     assert (answer.status, answer.json["status"], answer.json["output"]) == (200, "cancelled", [])
@@ -89,8 +88,8 @@ def test_a_client_that_leaves(server: Launcher, backend: Backend, stream: bool) 
     with opened(server, backend, "Single", stream=stream):
         call, name = backend.wait_call("single"), arrived(server, since)
         assert server.request("GET", f"{PATH}/{name}").status == 200
-    assert call.wait_ended(LONGEST_SECONDS)
-    server.wait_output("done after", LONGEST_SECONDS, since)
+    assert call.wait_ended(PATIENCE)
+    server.wait_output("done after", PATIENCE, since)
     assert server.request("GET", f"{PATH}/{name}").status == 404
 
 
@@ -102,11 +101,11 @@ def test_one_that_waits_at_the_gate(gated_server: Launcher, backend: Backend, st
         read_until(first, b"Once")
         since = server.output_size()
         with ThreadPoolExecutor(1) as pool, opened(server, backend, "Chain", stream=stream) as waiting:
-            ended = pool.submit(read_to_end, waiting, 30.0)
+            ended = pool.submit(read_to_end, waiting)
             name = arrived(server, since)
             server.wait_output("waits, 1 waiting", since=since)
             answer = cancel(server, name)
-            data = ended.result(30)
+            data = ended.result(PATIENCE)
         found = events(dechunked(data))[-1]["response"] if stream else json.loads(data.partition(b"\r\n\r\n")[2])
     assert (answer.status, answer.json["status"], answer.json["output"]) == (200, "cancelled", [])
     assert found == answer.json and backend.nodes() == ["single"]

@@ -14,6 +14,7 @@ import pytest
 
 from Tests.backend_dialects import openai_embeddings
 from Tests.integration.launcher import USER, Backend, Launcher, standard_tree, stuck
+from Tests.patience import CLIENT_PATIENCE
 from Tests.stub_backend import AFTER_PIECES, chat_chunk, json_reply, sse_reply, status_reply
 from Tests.tables import table
 
@@ -33,13 +34,13 @@ class World:
             base_url=f"{self.server.url}/v1",
             api_key=key,
             max_retries=0,
-            timeout=20,
+            timeout=CLIENT_PATIENCE,
             http_client=openai.DefaultHttpxClient(trust_env=False),
         )
 
     def ollama(self, key: str = KEY) -> ollama.Client:
         return ollama.Client(
-            host=self.server.url, trust_env=False, timeout=20, headers={"Authorization": f"Bearer {key}"}
+            host=self.server.url, trust_env=False, timeout=CLIENT_PATIENCE, headers={"Authorization": f"Bearer {key}"}
         )
 
 

@@ -235,10 +235,10 @@ def test_off_leaves_no_trace(tmp_path: Path, shared_backend: Backend, mode: str)
         statuses = {path: server.request("GET", path).status for path in paths}
         unknown = server.request("GET", "/no-such-path").status
         if mode == "on":
-            assert until(lambda: (tree.public / "Console").exists(), 20)
+            assert until(lambda: (tree.public / "Console").exists())
         question.touch()
         answer = question.with_name("question.answer")
-        assert until(answer.exists, 20)
+        assert until(answer.exists)
         found = json.loads(answer.read_text("utf-8"))
         output = server.output()
     # What names an add-on's flags and commands is loaded at every start.

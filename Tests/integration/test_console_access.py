@@ -15,6 +15,7 @@ import pytest
 
 from Tests.integration.console_server import API, Console
 from Tests.integration.launcher import Backend
+from Tests.patience import CLIENT_PATIENCE
 from Tests.workflows.engine_lab import until
 
 OWN, ALL, PLAIN, WRONG = "key-own-0001", "key-all-0002", "key-plain-0003", "key-wrong-0004"
@@ -48,7 +49,9 @@ def call(
     console: Console, method: str, path: str, body: Any = None, key: str = "", peer: str = "127.0.0.1", **more: str
 ) -> tuple[int, Any, Any]:
     """Return status, headers and JSON of a request with these header fields."""
-    connection = http.client.HTTPConnection("127.0.0.1", console.server.port, timeout=20, source_address=(peer, 0))
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", console.server.port, timeout=CLIENT_PATIENCE, source_address=(peer, 0)
+    )
     headers = {
         "Content-Type": "application/json",
         **({"Authorization": f"Bearer {key}"} if key else {}),
@@ -88,7 +91,7 @@ def test_a_key_opens_the_console_as_far_as_its_line_says(console: Console) -> No
     assert listed(ALL) == {made[OWN], made[PLAIN]}
 
     write(folder, ALL, PLAIN)
-    assert until(lambda: call(console, "GET", f"{API}session", key=own["token"])[0] == 401, 5)
+    assert until(lambda: call(console, "GET", f"{API}session", key=own["token"])[0] == 401)
     assert call(console, "GET", f"{API}session", key=everything["token"])[0] == 200
     write(folder, *LINES)
     # The list is read again after a second. Asking more often would look like guessing.

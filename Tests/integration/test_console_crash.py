@@ -22,6 +22,7 @@ import pytest
 
 from Tests.integration.console_server import Console
 from Tests.integration.launcher import USER, Backend, stuck
+from Tests.patience import PATIENCE
 from Tests.workflows.engine_lab import until
 
 CLIENTS = 3
@@ -74,9 +75,9 @@ def kill_under_load(console: Console, crashes: Crashes, seconds: float) -> None:
             assert server.process is not None
             server.process.kill()
             crashes.kills.append(time.monotonic())
-            server.process.wait(10)
+            server.process.wait(PATIENCE)
             for client in clients:
-                client.join(30)
+                client.join(PATIENCE)
 
 
 def started_anew(folder: Path, backend: Backend) -> Console:

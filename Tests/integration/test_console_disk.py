@@ -12,6 +12,7 @@ import pytest
 
 from Tests.integration.console_server import Console
 from Tests.integration.launcher import Backend
+from Tests.patience import PATIENCE
 from Tests.workflows.engine_lab import until
 
 if sys.platform != "linux":
@@ -71,7 +72,7 @@ def test_a_deleted_folder_a_damaged_file_and_a_full_disk_harm_no_request(console
         last = ask(console)
         time.sleep(0.1)
     assert console.call("GET", f"runs/{last}")["run"]["status"] == "ok"
-    output = console.server.wait_output("Runs are not written", timeout=20)
+    output = console.server.wait_output("Runs are not written", timeout=PATIENCE)
     assert output.count("Runs are not written") == 1 and "Traceback" not in output
     # The page is still served, and the list is that of the memory.
     assert last in [run["id"] for run in console.runs()]

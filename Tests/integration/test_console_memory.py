@@ -13,6 +13,7 @@ import pytest
 
 from Tests.integration.launcher import USER, Launcher, run_launcher
 from Tests.integration.memory_chat import Exchange, MemoryBackend, conversation, markers, memory_tree
+from Tests.patience import CLIENT_PATIENCE
 from Tests.workflows.engine_lab import until
 
 SCRIPT = "run_waitress.py"
@@ -29,7 +30,7 @@ class Talk:
         self.server, self.backend, self.token = Launcher(SCRIPT, *self.arguments), backend, ""
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=CLIENT_PATIENCE)
         headers = {
             "Content-Type": "application/json",
             "Connection": "close",

@@ -28,7 +28,7 @@ CONNECTIONS = 40
 # Of all bodies together.
 BUDGET = 2 * MEGABYTE
 # How soon another client is answered, whatever the others do.
-SOON = 15.0
+SOON = 30.0
 # Linux takes every 127.x.y.z for its own; elsewhere all clients have one address.
 OTHER = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 

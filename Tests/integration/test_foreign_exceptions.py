@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from Tests.integration.launcher import USER, Backend, Launcher, standard_tree
+from Tests.patience import PATIENCE
 
 RAISED = {
     "asyncio": "asyncio.CancelledError()",
@@ -31,7 +32,6 @@ def Invoke():
     raise ERROR
 """
 TEXT = "unexpected"  # a word of the fixed text, which is streamed word by word
-PATIENCE = 8.0
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import pytest
 
 from Tests.api.front_dialects import COUNTERS, FRONTS, OLLAMA_CHAT, OLLAMA_TEXT, OPENAI_TEXT, Front, message_at
 from Tests.integration.launcher import USAGE, USER, Backend, Launcher, read_to_end, read_until
+from Tests.patience import CLIENT_PATIENCE, PATIENCE
 from Tests.stub_backend import Reply, chat_chunk, chat_stream_reply, sse_event, sse_reply, status_reply
 
 NDJSON = [OLLAMA_CHAT, OLLAMA_TEXT]
@@ -23,7 +24,7 @@ TEXT = "single says hello."
 def send(server: Launcher, method: str, path: str, body: Any = None) -> socket.socket:
     """Send a request and leave the answer unread."""
     data = b"" if body is None else json.dumps(body).encode()
-    sock = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    sock = socket.create_connection(("127.0.0.1", server.port), timeout=CLIENT_PATIENCE)
     sock.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
     return sock
 
@@ -161,7 +162,7 @@ def test_unknown_paths_and_methods(server: Launcher, method: str, path: str, sta
 
 @pytest.fixture
 def client(server: Launcher) -> Iterator[ollama.Client]:
-    with ollama.Client(host=server.url, trust_env=False, timeout=20) as client:
+    with ollama.Client(host=server.url, trust_env=False, timeout=CLIENT_PATIENCE) as client:
         yield client
 
 
@@ -171,7 +172,7 @@ def openai_client(server: Launcher) -> Iterator[openai.OpenAI]:
         base_url=f"{server.url}/v1",
         api_key="none",
         max_retries=0,
-        timeout=20,
+        timeout=CLIENT_PATIENCE,
         http_client=openai.DefaultHttpxClient(trust_env=False),
     ) as client:
         yield client
@@ -260,8 +261,7 @@ def test_model_by_name(openai_client: openai.OpenAI) -> None:
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
-# The back-end that is stuck says nothing more, and clients give up after 20 s.
-IN_TIME = 10.0
+# It says nothing more.
 STUCK = sse_reply([chat_chunk({"content": "Once"}), chat_chunk({"content": " upon"})], hang=True)
 
 
@@ -271,12 +271,12 @@ def test_closing_the_connection_stops_all(gated_server: Launcher, backend: Backe
     backend.replies["single"] = STUCK
     with ask(gated_server, backend, front, stream=True) as sock:
         read_until(sock, b"upon")
-    assert backend.wait_call("single").wait_ended(IN_TIME)
+    assert backend.wait_call("single").wait_ended(PATIENCE)
     backend.replies.clear()
     started = time.monotonic()
     with ask(gated_server, backend, front, stream=False) as sock:
         assert TEXT.encode() in read_until(sock, b"hello.")
-    assert time.monotonic() - started < IN_TIME
+    assert time.monotonic() - started < PATIENCE
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
@@ -289,9 +289,9 @@ def test_delete_cancels_any_request(gated_server: Launcher, backend: Backend, fr
         request_id = split(data)[1]["x-request-id"]
         answer = gated_server.request("DELETE", path, {"request_id": request_id})
         assert (answer.status, answer.json) == (200, {"status": "cancelled", "request_id": request_id})
-        assert answer.seconds < IN_TIME
+        assert answer.seconds < PATIENCE
         data += read_to_end(sock)
     body = b"".join(http_chunks(split(data)[2]))
     assert front.streamed(body) == "Once upon"
     assert front.finishes(body) == ["stop"]
-    assert backend.wait_call("single").wait_ended(IN_TIME)
+    assert backend.wait_call("single").wait_ended(PATIENCE)

@@ -24,10 +24,11 @@ from Tests.integration.launcher import (
     streamed_text,
     stuck,
 )
+from Tests.patience import PATIENCE
 from Tests.workflows.engine_lab import until
 
-AT_ONCE = 10.0  # seconds; what waits for the slot gets none while the test holds it, and gives up after 20 s
 QUIET_SECONDS = 0.15
+TIMEOUT = 0.5
 BUSY = "Server busy, concurrency limit reached"
 
 
@@ -71,11 +72,11 @@ def test_only_what_runs_a_workflow_waits(gated_server: Launcher, backend: Backen
             ("POST", "/nowhere", {}, 404),
         ):
             response = gated_server.request(method, path, body)
-            assert (response.status, response.seconds < AT_ONCE) == (status, True)
+            assert (response.status, response.seconds < PATIENCE) == (status, True)
         assert ask.is_alive()
         left = free(sock)
         assert ask.answer().text == "single says hello."
-        assert time.monotonic() - left < AT_ONCE
+        assert time.monotonic() - left < PATIENCE
 
 
 def test_a_large_body_waits_even_if_it_has_no_messages(gated_server: Launcher, backend: Backend) -> None:
@@ -119,7 +120,7 @@ def test_a_client_that_leaves_the_queue_is_noticed_at_once(gated_server: Launche
     with held(gated_server, backend) as sock:
         ask, request_id = wait_in_queue(gated_server, f"gone {backend.hello} {'x' * size}")
         ask.leave()
-        gated_server.wait_output(f"the client of request {request_id} has gone", AT_ONCE)
+        gated_server.wait_output(f"the client of request {request_id} has gone", PATIENCE)
         free(sock)
         assert gated_server.ask("Single").status == 200
     assert "gone" not in texts(backend)
@@ -143,7 +144,7 @@ def test_a_request_cancelled_in_the_queue_gets_an_empty_answer_at_once(
         started = time.monotonic()
         assert gated_server.request("DELETE", "/api/chat", {"request_id": request_id}).status == 200
         response = ask.answer()
-        assert time.monotonic() - started < AT_ONCE
+        assert time.monotonic() - started < PATIENCE
         assert (response.status, response.headers["x-request-id"]) == (200, request_id)
         value = response.json
         for step in DIALECTS[path]:
@@ -158,7 +159,7 @@ def test_a_stream_cancelled_in_the_queue_ends_properly(gated_server: Launcher, b
     with held(gated_server, backend):
         ask, request_id = wait_in_queue(gated_server, backend.hello, model="Chain", stream=True)
         gated_server.request("DELETE", "/api/generate", {"request_id": request_id})
-        body = ask.answer(2).body
+        body = ask.answer().body
     assert streamed_text(body) == "" and sse_payloads(body)[-1] == "[DONE]"
     assert backend.nodes() == ["single"]
 
@@ -167,7 +168,14 @@ def test_a_stream_cancelled_in_the_queue_ends_properly(gated_server: Launcher, b
 def impatient(script: str, shared_backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     tree = standard_tree(tmp_path_factory.mktemp("impatient") / "Public", shared_backend.url)
     with Launcher(
-        script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency-timeout", "0.5", backend=shared_backend
+        script,
+        "--PublicDirectory",
+        tree.public,
+        "--User",
+        USER,
+        "--concurrency-timeout",
+        str(TIMEOUT),
+        backend=shared_backend,
     ) as server:
         yield server
 
@@ -176,9 +184,10 @@ def impatient(script: str, shared_backend: Backend, tmp_path_factory: pytest.Tem
 @pytest.mark.contract
 def test_a_wait_too_long(impatient: Launcher, backend: Backend, path: str) -> None:
     with held(impatient, backend):
+        began = time.monotonic()
         ask, request_id = wait_in_queue(impatient, backend.hello, path=path)
         response = ask.answer()
-    assert response.status == 503 and 0.3 < response.seconds < AT_ONCE
+        assert response.status == 503 and time.monotonic() - began >= TIMEOUT
     assert message_at(path, response.json, 503) == BUSY
     assert int(response.headers["content-length"]) == len(response.body)
     assert response.headers["content-type"] == "application/json"
@@ -186,7 +195,7 @@ def test_a_wait_too_long(impatient: Launcher, backend: Backend, path: str) -> No
     assert response.headers["x-request-id"] == request_id
     assert f"refusing request {request_id}" in impatient.output()
     assert backend.nodes() == ["single"]
-    assert impatient.ask("Single").status == 200  # the slot is free again
+    assert until(lambda: impatient.ask("Single").status == 200)  # the slot is free again
 
 
 def test_calls_wait_in_line_at_the_level_of_endpoints(tmp_path: Path, backend: Backend) -> None:

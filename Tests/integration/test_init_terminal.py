@@ -17,6 +17,7 @@ import pytest
 
 from Tests.addons.init import llm_servers
 from Tests.integration.launcher import PROJECT, clean_environment
+from Tests.patience import PATIENCE
 from Tests.stub_backend import StubBackend
 
 if sys.platform == "win32":
@@ -26,9 +27,10 @@ from Tests.integration.terminal import Terminal
 
 START = """
 import runpy, sys
-from Middleware.addons.init import servers
+from Middleware.addons.init import probing, servers
 script, port, *words = sys.argv[1:]
 servers.USUAL_PORTS = {int(port): "a server"}
+probing.SECONDS = 60.0
 sys.argv = [script, *words]
 runpy.run_path(script, run_name="__main__")
 """
@@ -81,7 +83,7 @@ def lonely_clone(tmp_path: Path) -> Clone:
 
 
 def models_at(port: str) -> list[str]:
-    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=PATIENCE)
     try:
         connection.request("GET", "/v1/models")
         return [entry["id"] for entry in json.loads(connection.getresponse().read())["data"]]
@@ -215,6 +217,6 @@ def test_without_a_terminal_nothing_is_asked(clone: Clone) -> None:
         assert any("To connect a real LLM:" in line and line.endswith(" init\n") for line in lines)
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE)
         process.stdout.close()
     assert not any("/me/" in path for path in clone.files())

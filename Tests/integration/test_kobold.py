@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from Tests.integration.launcher import Backend, Launcher, dechunked, read_to_end, read_until
+from Tests.patience import CLIENT_PATIENCE
 from Tests.stub_backend import chat_chunk, sse_reply
 from Tests.workflows.engine_lab import until
 
@@ -16,7 +17,7 @@ from Tests.workflows.engine_lab import until
 def test_a_stream_that_is_aborted(server: Launcher, backend: Backend) -> None:
     backend.replies["plain"] = sse_reply([chat_chunk({"content": text}) for text in ("Once", " upon")], hang=True)
     body = json.dumps({"prompt": backend.hello, "max_length": 300}).encode()
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as sock:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=CLIENT_PATIENCE) as sock:
         sock.sendall(
             b"POST /api/extra/generate/stream HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
             b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
@@ -26,7 +27,7 @@ def test_a_stream_that_is_aborted(server: Launcher, backend: Backend) -> None:
             lambda: server.request("POST", "/api/extra/generate/check").json == {"results": [{"text": "Once upon"}]}
         )
         assert server.request("POST", "/api/extra/abort").json == {"success": "true"}
-        assert backend.wait_call("plain").wait_ended(5)
+        assert backend.wait_call("plain").wait_ended()
         blocks = dechunked(begun + read_to_end(sock)).decode().split("\n\n")
     assert blocks.pop() == ""
     told = [block.split("\n") for block in blocks]

@@ -28,12 +28,13 @@ from Tests.integration.launcher import (
     llm_node,
     read_until,
 )
+from Tests.patience import PATIENCE
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, sse_event
 from Tests.tables import table
 from Tests.workflows.engine_lab import until
 
-# A retry alone would take longer, and the gate lets a request wait for minutes.
-AT_ONCE = 10.0
+# The gate lets a request wait for minutes.
+AT_ONCE = PATIENCE
 WORDS = "leads back to this WilmerAI"
 VECTORS = {"Vectors": "openAIEmbeddings", "OllamaVectors": "ollamaEmbeddings"}
 _HOP_HEADERS = ("connection", "transfer-encoding", "content-length", "keep-alive", "host")
@@ -327,7 +328,7 @@ def at_own_port(lab: Lab) -> Lab:
     own = [f"Own{name}" for name in VECTORS]
     lab.tree.write(f"Users/{USER}.json", {**user, "embeddingEndpointName": [*VECTORS, *own]})
     listed = f"own{len(own_hosts()) - 1}-{CHAT}"
-    assert until(lambda: listed in lab.server.request("GET", "/v1/models").body.decode(), 30)
+    assert until(lambda: listed in lab.server.request("GET", "/v1/models").body.decode())
     return lab
 
 

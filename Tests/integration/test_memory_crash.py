@@ -27,6 +27,7 @@ from Tests.integration.memory_chat import (
     markers,
     memory_tree,
 )
+from Tests.patience import PATIENCE
 from Tests.workflows.engine_lab import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.amounts]
@@ -122,7 +123,7 @@ def _pairs(folder: Path, name: str) -> list[tuple[str, str]]:
 
 
 def _read_database(path: Path, stored: Stored) -> None:
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=5)) as database:
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=PATIENCE)) as database:
         tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
         if "memories" in tables:
             database.execute("BEGIN")
@@ -242,7 +243,7 @@ def kill_while_it_remembers(
     before = read(folder) if folder.is_dir() else Stored()
     assert server.process is not None
     server.process.kill()
-    server.process.wait(10)
+    server.process.wait(PATIENCE)
     exchange.wait()
     return before
 

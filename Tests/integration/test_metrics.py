@@ -28,6 +28,7 @@ from Tests.integration.launcher import (
     standard_tree,
     stuck,
 )
+from Tests.patience import CLIENT_PATIENCE
 from Tests.stub_backend import RecordedRequest, Reply, status_reply
 from Tests.workflows.engine_lab import until
 
@@ -179,7 +180,7 @@ def test_prometheus_gets_the_form_that_it_asks_for(after_some_runs: Measured) ->
 
 
 def asked(server: Launcher, method: str, **headers: str) -> Response:
-    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=CLIENT_PATIENCE)) as connection:
         connection.request(method, "/metrics", headers=headers)
         answer = connection.getresponse()
         return Response(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
@@ -207,7 +208,7 @@ def test_it_counts_without_a_console(tmp_path: Path, shared_backend: Backend) ->
     measured = Measured("run_waitress.py", tmp_path / "Public", shared_backend, "--console", "off", "--record", "texts")
     with measured.server as server:
         assert server.ask("Single").status == 200
-        assert until(lambda: measured.value("wilmer_requests_total", user=USER, status="ok") == 1, 30)
+        assert until(lambda: measured.value("wilmer_requests_total", user=USER, status="ok") == 1)
         assert server.request("GET", "/console/").status == 404
         assert "Console" not in server.output()
     assert not (tmp_path / "Public" / "Console").exists()
@@ -227,7 +228,7 @@ def test_a_missing_package_is_told_at_the_start(tmp_path: Path, monkeypatch: pyt
         "utf-8",
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    done = run_launcher("run_waitress.py", "--metrics", timeout=60)
+    done = run_launcher("run_waitress.py", "--metrics")
     assert done.returncode == 1
     assert "ERROR: --metrics needs packages that are not installed. Install them with: " in done.stderr
     assert done.stderr.rstrip().endswith("requirements.lock")

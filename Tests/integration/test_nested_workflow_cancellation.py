@@ -7,13 +7,14 @@ import pytest
 from Tests.integration.launcher import Backend, Launcher
 from Tests.integration.stop_cases import NESTED, Phase
 from Tests.integration.stop_clients import Client, assert_nothing_follows, leave
+from Tests.patience import PATIENCE
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("phase", NESTED, ids=lambda phase: phase.name)
 def test_neither_child_nor_parent_goes_on(server: Launcher, backend: Backend, phase: Phase, stream: bool) -> None:
     stop = leave(server, backend, phase, Client(stream=stream))
-    assert stop.took < 10
+    assert stop.took < PATIENCE
     assert_nothing_follows(stop)
 
 

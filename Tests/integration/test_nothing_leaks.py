@@ -45,6 +45,7 @@ from Tests.integration.leaving_clients import (
 from Tests.integration.process_figures import held_at_rest
 from Tests.integration.waitress_thread import WaitressThread, use_tree
 from Tests.llmapis.transport_lab import idle_connections
+from Tests.patience import PATIENCE
 from Tests.workflows.engine_lab import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.deep]
@@ -52,8 +53,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.deep]
 WARM_UP = 64  # requests: every way of leaving, and every conversation that has memories
 GIVEN_UP = {"run_waitress.py": 2000, "server.py": 200, "run_eventlet.py": 400}
 GIVEN_UP_IN_PROCESS = 400
-SETTLING_SECONDS = 8.0
-IDLE_SECONDS = 30.0  # four, and what a busy machine needs
+SETTLING_SECONDS = PATIENCE
+IDLE_SECONDS = PATIENCE
 OF_A_TALK = re.compile(rf"DiscussionIds/kept-[0-{KEPT_TALKS - 1}]/(\.lock|\.memories\.lock|memories\.json)")
 
 

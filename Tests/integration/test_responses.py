@@ -11,6 +11,7 @@ import pytest
 from Tests.api.responses_stream import heard
 from Tests.integration.conftest import Servers
 from Tests.integration.launcher import Backend, Launcher, Response, dechunked, read_to_end, read_until, stuck
+from Tests.patience import CLIENT_PATIENCE
 from Tests.stub_backend import chat_stream_reply
 
 PATH = "/v1/responses"
@@ -25,7 +26,7 @@ def ask(server: Launcher, path: str = PATH, **fields: Any) -> Response:
 def send(server: Launcher, body: dict[str, Any]) -> socket.socket:
     """Send a request and leave the answer unread."""
     data = json.dumps(body).encode()
-    sock = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    sock = socket.create_connection(("127.0.0.1", server.port), timeout=CLIENT_PATIENCE)
     sock.sendall(
         b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
         % (PATH.encode(), len(data), data)
@@ -62,7 +63,7 @@ def test_a_client_that_leaves_frees_the_back_end(script: str, servers: Servers, 
         sock = send(server, {"model": "Single", "input": backend.hello, "stream": stream})
         call = backend.wait_call("single", count=1 if stream else 2)
         sock.close()
-        assert call.wait_ended(5)
+        assert call.wait_ended()
         del backend.replies["single"]
         answer = ask(server)
         assert (answer.status, answer.json["status"]) == (200, "completed")

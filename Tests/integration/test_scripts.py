@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from Tests.integration.launcher import USER, Backend, Launcher, standard_tree, streamed_text
 from Tests.workflows.engine_lab import until
 
-# Longer than a stop takes to arrive on a busy machine: a script that has ended by then is not left alone.
-SLEEP_SECONDS = 10
-SLEEPS = f"""
-import time
-def Invoke():
-    time.sleep({SLEEP_SECONDS})
+SLEEPS = """
+import os, time
+def Invoke(wakes):
+    while not os.path.exists(wakes):
+        time.sleep(0.1)
     return "slept"
 """
 WORDS = """
@@ -28,13 +27,21 @@ def Invoke():
 
 
 @pytest.fixture(scope="module")
-def gated(script: str, shared_backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+def alarm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file for which the script ``Sleep`` waits."""
+    return tmp_path_factory.mktemp("alarm") / "rings"
+
+
+@pytest.fixture(scope="module")
+def gated(
+    script: str, shared_backend: Backend, alarm: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Launcher]:
     """Each launcher in turn, serving two requests at a time."""
     tree = standard_tree(tmp_path_factory.mktemp("scripts") / "Public", shared_backend.url)
-    for name, code in (("Sleep", SLEEPS), ("Words", WORDS)):
+    for name, code, args in (("Sleep", SLEEPS, [str(alarm)]), ("Words", WORDS, [])):
         path = tree.public / f"{name}.py"
         path.write_text(code, encoding="utf-8")
-        tree.shared(name, {"type": "PythonModule", "module_path": str(path), "returnToUser": True})
+        tree.shared(name, {"type": "PythonModule", "module_path": str(path), "args": args, "returnToUser": True})
     with Launcher(
         script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "2", backend=shared_backend
     ) as server:
@@ -42,32 +49,28 @@ def gated(script: str, shared_backend: Backend, tmp_path_factory: pytest.TempPat
 
 
 def wait_for_calls(server: Launcher, count: int, since: int) -> None:
-    deadline = time.monotonic() + 60
-    while server.output(since).count("Running the script") < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert until(lambda: server.output(since).count("Running the script") >= count)
 
 
-def test_a_script_that_hangs_frees_its_slot_when_its_client_leaves(gated: Launcher, backend: Backend) -> None:
+def test_a_script_that_hangs_frees_its_slot_when_its_client_leaves(gated: Launcher, alarm: Path) -> None:
     since = gated.output_size()
-    began = time.monotonic()
     with gated.open("Sleep", stream=False), gated.open("Sleep", stream=True):
         wait_for_calls(gated, 2, since)
     assert gated.ask("Single").text == "single says hello."
-    assert time.monotonic() - began < SLEEP_SECONDS - 0.3
-    gated.wait_output("left alone at a stop, has ended after", since=since)
     assert until(lambda: gated.output(since).count(" does not end at a stop") == 2)
+    alarm.touch()
+    gated.wait_output("left alone at a stop, has ended after", since=since)
     assert "Sleep.py of request " in gated.output(since)
 
 
 @pytest.mark.contract
-def test_a_script_that_sleeps_keeps_nobody_else_waiting(gated: Launcher, backend: Backend) -> None:
+def test_a_script_that_sleeps_keeps_nobody_else_waiting(gated: Launcher, alarm: Path) -> None:
+    alarm.unlink(missing_ok=True)
     since = gated.output_size()
     with gated.open("Sleep", stream=False):
         wait_for_calls(gated, 1, since)
-        began = time.monotonic()
         assert gated.ask("Single").text == "single says hello."
-        assert time.monotonic() - began < SLEEP_SECONDS - 0.5
+        alarm.touch()
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

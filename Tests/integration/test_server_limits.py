@@ -16,13 +16,14 @@ from Tests.integration.client_faults import START, body, chat, connect, listen
 from Tests.integration.launcher import USER, Backend, Launcher, run_launcher, slow, standard_tree
 from Tests.integration.prelude import launcher_after, patience
 from Tests.integration.test_client_faults import open_with_small_window
+from Tests.integration.test_crowds import send_in_vain
 from Tests.stub_backend import chat_reply
 from Tests.workflows.engine_lab import until
 
 pytestmark = pytest.mark.slow
 
 SECONDS = 1.0
-SLACK = 4.0  # buffers that grow take something now and then, and Waitress looks after a while only
+PATIENCE = 30.0  # the limits that were replaced are a minute and more
 FILES = 64
 ADDRESS_SPACE = 1_000_000_000  # some hundred stacks of threads
 
@@ -42,16 +43,14 @@ def impatient(script: str, shared_backend: Backend, tmp_path_factory: pytest.Tem
         yield server
 
 
-def closed_after(sock: socket.socket) -> float:
-    """Seconds until the server closes, whatever it says before."""
-    started = time.monotonic()
-    sock.settimeout(SECONDS + SLACK)
+def wait_until_closed(sock: socket.socket) -> None:
+    """Wait until the server closes, whatever it says before."""
+    sock.settimeout(PATIENCE)
     try:
         while sock.recv(65536):
             pass
     except ConnectionError:
         pass
-    return time.monotonic() - started
 
 
 UNFINISHED = {"nothing": b"", "half a head": START, "half a body": START + b"Content-Length: 100\r\n\r\n{"}
@@ -60,18 +59,25 @@ UNFINISHED = {"nothing": b"", "half a head": START, "half a body": START + b"Con
 @pytest.mark.parametrize("data", UNFINISHED.values(), ids=UNFINISHED.keys())
 @pytest.mark.contract
 def test_silent_clients_are_given_up(impatient: Launcher, data: bytes) -> None:
+    began = time.monotonic()
     with connect(impatient.port) as sock:
         sock.sendall(data)
-        assert SECONDS * 0.8 < closed_after(sock) < SECONDS + SLACK
+        wait_until_closed(sock)
+    assert time.monotonic() - began > SECONDS * 0.8
 
 
 def test_a_slow_and_steady_upload_is_served(impatient: Launcher, backend: Backend) -> None:
+    """On a machine that itself stops for a second now and then, one of several is."""
     data = b"".join(body(b'{"model": "Single", "messages": [{"role": "user", "content": "x"}]}')())
-    with connect(impatient.port) as sock:
-        for at in range(0, len(data), 24):
-            sock.sendall(data[at : at + 24])
-            time.sleep(0.3)
-        assert listen(sock).status == 200
+
+    def served() -> bool:
+        with connect(impatient.port) as sock:
+            for at in range(0, len(data), 24):
+                send_in_vain(sock, data[at : at + 24])
+                time.sleep(0.3)
+            return listen(sock).status == 200
+
+    assert any(served() for _ in range(8))
 
 
 def test_a_client_may_wait_long_for_its_answer(impatient: Launcher, backend: Backend) -> None:
@@ -83,8 +89,8 @@ def test_a_client_may_wait_long_for_its_answer(impatient: Launcher, backend: Bac
 def test_a_stalled_reader_is_given_up(impatient: Launcher, backend: Backend) -> None:
     with open_with_small_window(impatient, backend):
         call = backend.wait_call("single")
-        assert not call.wait_ended(SECONDS / 2)
-        assert call.wait_ended(SECONDS + SLACK) and call.client_left
+        assert call.wait_ended(PATIENCE) and call.client_left
+        assert call.ended_at is not None and call.ended_at - call.received_at > SECONDS / 2
     assert "Traceback" not in impatient.output()
 
 
@@ -97,7 +103,7 @@ def test_a_stalled_reader_of_a_whole_answer_is_given_up(impatient: Launcher, bac
         sock.connect(("127.0.0.1", impatient.port))
         sock.sendall(b"".join(body(chat(backend.hello))()))
         call = backend.wait_call("single")
-        assert until(lambda: call.answered_at is not None, 5)
+        assert until(lambda: call.answered_at is not None)
         time.sleep(4 * SECONDS)
         assert size_of_rest(sock) < size, "the server went on to send"
 
@@ -105,7 +111,7 @@ def test_a_stalled_reader_of_a_whole_answer_is_given_up(impatient: Launcher, bac
 def size_of_rest(sock: socket.socket) -> int:
     """How many bytes come until the connection ends, whatever way it does."""
     total = 0
-    sock.settimeout(SECONDS + SLACK)
+    sock.settimeout(PATIENCE)
     try:
         while piece := sock.recv(65536):
             total += len(piece)
@@ -141,7 +147,7 @@ def test_running_out_of_descriptors(script: str, tmp_path: Path, backend: Backen
                 before = cpu_seconds(server.process.pid)
                 time.sleep(1)
                 assert cpu_seconds(server.process.pid) - before < 0.3
-        assert until(lambda: answers(server), 30)
+        assert until(lambda: answers(server))
         output = server.output()
         assert server.process.poll() is None and "Traceback" not in output
         assert output.count("No more connections can be accepted") == 1

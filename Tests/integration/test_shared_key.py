@@ -17,6 +17,7 @@ from Middleware.utilities.discussions.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import Cipher, cipher_for, derive_encryption_key, hash_api_key
 from Tests.integration.launcher import USER, Launcher
 from Tests.integration.memory_chat import MemoryBackend, conversation, memory_tree
+from Tests.patience import CLIENT_PATIENCE
 from Tests.workflows.engine_lab import until
 
 KEY, OTHER_USER = "secretkey", "bob"
@@ -40,7 +41,7 @@ class Server:
         **key: str,
     ) -> tuple[int, Any]:
         """Status and body of an answer; the body is text if it was streamed. ``key``: its header, ``_`` for ``-``."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.launcher.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.launcher.port, timeout=CLIENT_PATIENCE)
         body = json.dumps({"model": f"{user}:{model}", "messages": conversation(name, length), "stream": stream})
         try:
             headers = {name.replace("_", "-"): value for name, value in key.items()} or {

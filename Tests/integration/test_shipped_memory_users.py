@@ -74,7 +74,7 @@ class Server:
         body = {"model": model, "messages": list(messages), "stream": stream}
         response = self.launcher.request("POST", "/v1/chat/completions", body)
         assert response.status == 200, response.body
-        assert until(lambda: self.launcher.output().count("done after") > finished, 20)
+        assert until(lambda: self.launcher.output().count("done after") > finished)
         return streamed_text(response.body) if stream else response.text
 
     def talk(self, turns: int, text: str = "I look for the ledger {here}.", model: str = "any") -> None:

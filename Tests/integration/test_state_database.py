@@ -25,6 +25,7 @@ from Tests.workflows.engine_lab import until
 pytestmark = [pytest.mark.slow, pytest.mark.amounts]
 # For what must happen in the end, on a machine that is busy.
 PATIENCE = 60.0
+DONE = " done after "
 # Each costs seconds.
 KILLS, ROUNDS = amount(2, 12), amount(2, 6)
 
@@ -171,8 +172,9 @@ def test_statements_of_a_turn(
 
     def turn(model: str) -> tuple[list[str], list[str]]:
         """The statements of a turn, and the nodes that called."""
-        known, statements = len(backend.calls), list[str]()
+        known, statements, ended = len(backend.calls), list[str](), server.output().count(DONE)
         assert Exchange(server.port, model, messages).wait(PATIENCE).answered
+        assert until(lambda: server.output().count(DONE) > ended)
         while True:
             called, new = backend.wait_calls("", 1, 0.4), log.take()
             statements += new

@@ -20,10 +20,9 @@ from Tests.integration.launcher import (
     standard_tree,
     streamed_text,
 )
+from Tests.patience import PATIENCE
 from Tests.stub_backend import Reply, chat_reply, status_reply
 from Tests.workflows.engine_lab import until
-
-AT_ONCE = 10.0
 
 
 def tree_for(folder: Path, url: str, **worker: object) -> ConfigTree:
@@ -90,13 +89,13 @@ def models(backend: Backend) -> list[str]:
 def test_calls_of_the_loaded_model_go_first(swapping: Launcher, backend: Backend) -> None:
     backend.replies["a"] = Reply(never=True)
     asks = [Ask(swapping, backend.hello, model="A")]
-    backend.wait_call("a", AT_ONCE)
+    backend.wait_call("a", PATIENCE)
     backend.replies.clear()
     for number, name in enumerate("BAAB", 1):
         asks.append(Ask(swapping, backend.hello, model=name))
-        assert until(lambda: swapping.output().count("waits for its turn") == number, AT_ONCE)  # noqa: B023
+        assert until(lambda: swapping.output().count("waits for its turn") == number, PATIENCE)  # noqa: B023
     asks[0].leave()
-    assert all(ask.answer(AT_ONCE).status == 200 for ask in asks[1:])
+    assert all(ask.answer(PATIENCE).status == 200 for ask in asks[1:])
     assert models(backend) == ["model-a"] * 3 + ["model-b"] * 2
     assert "Swap group 'card': from model 'model-a' to 'model-b'" in swapping.output()
 
@@ -108,7 +107,7 @@ def test_the_loaded_model_does_the_small_jobs(backend: Backend, tmp_path: Path) 
         assert server.ask("Routed").status == 200
         assert models(backend) == ["model-b", "model-a"], "nothing was loaded"
         assert server.ask("Routed").status == 200
-        server.wait_output("Endpoint 'A' stands in for 'B', as its model is loaded", AT_ONCE)
+        server.wait_output("Endpoint 'A' stands in for 'B', as its model is loaded", PATIENCE)
     first, _, third, fourth = backend.calls()
     assert models(backend)[2:] == ["model-a", "model-a"]
     assert (first.json["temperature"], first.json["window"]) == (0.25, 2048)
@@ -128,14 +127,14 @@ def test_a_call_that_waits_is_taken_by_the_model_that_is_loaded_meanwhile(
     backend.replies["b"] = chat_reply("<think>hm</think>done")
     with launcher(tree, backend, "--concurrency", "0") as server:
         running = Ask(server, backend.hello, model="C")
-        backend.wait_call("c", AT_ONCE)
+        backend.wait_call("c", PATIENCE)
         first = Ask(server, backend.hello, model="A")
-        assert until(lambda: server.output().count("waits for its turn") == 1, AT_ONCE)
+        assert until(lambda: server.output().count("waits for its turn") == 1, PATIENCE)
         second = Ask(server, backend.hello, model="B", stream=stream)
-        assert until(lambda: server.output().count("waits for its turn") == 2, AT_ONCE)
+        assert until(lambda: server.output().count("waits for its turn") == 2, PATIENCE)
         running.leave()
-        assert first.answer(AT_ONCE).status == 200
-        answer = second.answer(AT_ONCE)
+        assert first.answer(PATIENCE).status == 200
+        answer = second.answer(PATIENCE)
         assert (streamed_text(answer.body) if stream else answer.text) == "done"
     assert models(backend) == ["model-c", "model-a", "model-a"]
     assert backend.calls()[2].json["temperature"] == 0.25
@@ -146,7 +145,7 @@ def test_an_endpoint_of_another_group_stands_in_for_none(backend: Backend, tmp_p
     with launcher(tree, backend, "--concurrency", "0") as server:
         server.ask("A")
         server.ask("B")
-        server.wait_output("swapStandIn names 'Stub', which is not in swapGroup 'card'", AT_ONCE)
+        server.wait_output("swapStandIn names 'Stub', which is not in swapGroup 'card'", PATIENCE)
     assert models(backend) == ["model-a", "model-b"]
 
 
@@ -170,7 +169,7 @@ def test_the_start_says_that_one_request_at_a_time_is_bad_for_it(
     with launcher(tree_for(tmp_path, backend.url), backend, *flags) as server:
         text = "Endpoints/A.json, Endpoints/B.json: swapGroup does little with --concurrency 1"
         if warned:
-            server.wait_output(text, AT_ONCE)
+            server.wait_output(text, PATIENCE)
         else:
             server.ask("A")
             assert text not in server.output()
@@ -180,7 +179,7 @@ def test_a_second_server_is_told_that_queues_are_not_shared(backend: Backend, tm
     tree = tree_for(tmp_path, backend.url)
     with launcher(tree, backend) as first, launcher(tree, backend) as second:
         text = f"count the calls of one process only, and http://127.0.0.1:{first.port} serves the same configuration"
-        second.wait_output(text, AT_ONCE)
+        second.wait_output(text, PATIENCE)
         assert "of one process only" not in first.output()
 
 

@@ -28,6 +28,7 @@ from Tests.integration.launcher import (
     standard_tree,
     stuck,
 )
+from Tests.patience import PATIENCE
 from Tests.stub_backend import json_reply, status_reply
 
 pytestmark = pytest.mark.slow
@@ -207,7 +208,7 @@ def test_a_server_that_wants_a_key(backend: Backend, tree: ConfigTree, tmp_path:
         stderr=subprocess.DEVNULL,
     )
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while not _listens(tree):
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -216,7 +217,7 @@ def test_a_server_that_wants_a_key(backend: Backend, tree: ConfigTree, tmp_path:
         assert run_launcher(*words, "--api-key", "a-key-of-some-length").stdout == "single says hello.\n"
     finally:
         server.terminate()
-        server.wait(20)
+        server.wait(PATIENCE)
 
 
 def _listens(tree: ConfigTree) -> bool:
@@ -248,7 +249,7 @@ def test_ctrl_c_leaves_no_call_running(backend: Backend, tree: ConfigTree, where
             process.send_signal(signal.SIGINT)
             assert b"Stopped." in process.stderr.read()
         assert process.returncode == 130
-        assert backend.calls("single")[-1].wait_ended(10)
+        assert backend.calls("single")[-1].wait_ended()
 
     if where == "server":
         with Launcher("server.py", "--PublicDirectory", tree.public, "--User", USER):
@@ -272,7 +273,7 @@ def test_chat(backend: Backend, tree: ConfigTree) -> None:
         terminal.wait("Never ending")
         terminal.type("\x03")
         terminal.wait("Stopped.")
-        assert backend.calls("single")[-1].wait_ended(10)
+        assert backend.calls("single")[-1].wait_ended()
         backend.replies["single"] = lambda request: says(request, "third")
         terminal.type("third message\n")
         terminal.wait("third says hello.")

@@ -25,6 +25,7 @@ from Tests.integration.launcher import (
     sse_payloads,
     standard_tree,
 )
+from Tests.patience import CLIENT_PATIENCE
 from Tests.stub_backend import RecordedRequest, Reply, chat_chunk, json_reply, sse_event, sse_reply
 from Tests.tables import check_all
 from Tests.workflows.engine_lab import until
@@ -191,7 +192,7 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Backend
 
 def ask(port: int, path: str, name: str, stream: bool) -> dict[str, Any]:
     """The object with the counts: of a whole answer, or the last one of a stream."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=CLIENT_PATIENCE)
     body = {
         "model": f"To-{name}",
         "stream": stream,

@@ -29,6 +29,7 @@ from Tests.integration.launcher import (
     stuck,
 )
 from Tests.integration.otlp_receiver import OtlpReceiver, Received
+from Tests.patience import CLIENT_PATIENCE
 from Tests.stub_backend import RecordedRequest, Reply, chat_reply, status_reply
 from Tests.workflows.engine_lab import until
 
@@ -93,7 +94,7 @@ class Traced:
     def ask(self, model: str, text: str = "Hello", **headers: str) -> Received:
         """Send a request and return its tree, once all of it has arrived."""
         body = json.dumps({"model": model, "messages": [{"role": "user", "content": text}]})
-        with closing(http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=CLIENT_PATIENCE)) as connection:
             connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json", **headers})
             answer = connection.getresponse()
             answer.read()
@@ -271,7 +272,7 @@ def test_a_client_that_sends_nonsense_gets_a_trace_of_its_own(traced: Traced, he
 
 def test_a_trace_that_the_client_does_not_keep_is_not_sent(traced: Traced) -> None:
     body = json.dumps({"model": "Single", "messages": [{"role": "user", "content": traced.backend.hello}]})
-    with closing(http.client.HTTPConnection("127.0.0.1", traced.server.port, timeout=30)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", traced.server.port, timeout=CLIENT_PATIENCE)) as connection:
         connection.request(
             "POST",
             "/v1/chat/completions",
@@ -399,7 +400,7 @@ def test_a_collector_that_never_answers_holds_up_no_request_and_no_end(tmp_path:
 
 def test_eventlet_refuses_the_flag() -> None:
     pytest.importorskip("eventlet")
-    done = run_launcher("run_eventlet.py", "--otel", timeout=60)
+    done = run_launcher("run_eventlet.py", "--otel")
     assert done.returncode == 2
     assert done.stderr == "ERROR: --otel needs native threads: start run_waitress.py instead, without Eventlet.\n"
 
@@ -409,9 +410,7 @@ def test_a_batch_that_is_larger_than_the_queue_is_refused_at_the_start(
 ) -> None:
     tree = standard_tree(tmp_path / "Public", shared_backend.url)
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "100")
-    done = run_launcher(
-        "run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--port", "0", "--otel", timeout=60
-    )
+    done = run_launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--port", "0", "--otel")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.rstrip().endswith(
         "ERROR: --otel: max_export_batch_size must be less than or equal to max_queue_size. Environment variables "
@@ -435,7 +434,7 @@ def test_missing_packages_are_told_at_the_start(tmp_path: Path, monkeypatch: pyt
         "utf-8",
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    done = run_launcher("run_waitress.py", "--otel", timeout=60)
+    done = run_launcher("run_waitress.py", "--otel")
     assert done.returncode == 1
     assert "ERROR: --otel needs packages that are not installed. Install them with: " in done.stderr
     assert done.stderr.rstrip().endswith("requirements-otel.txt")

@@ -91,17 +91,17 @@ def test_a_stream_that_waits_is_not_silent(script: str, servers_of: Callable[...
         began = time.monotonic()
         streams = [(front, open_.enter_context(server.open_front(front, "Single", True))) for front in FRONTS]
         whole = [(front, open_.enter_context(server.open_front(front, "Single", False))) for front in FRONTS]
-        heads = [read_until(sock, b"\r\n\r\n", TIMEOUT) for _, sock in streams]
-        assert 4.5 < time.monotonic() - began < TIMEOUT
+        heads = [read_until(sock, b"\r\n\r\n") for _, sock in streams]
+        assert time.monotonic() - began > 4.5
         for (front, sock), head in zip(streams, heads, strict=True):
             assert head.startswith(b"HTTP/1.1 200 ")
-            body = dechunked(head + read_to_end(sock, 20))
+            body = dechunked(head + read_to_end(sock))
             *beats, error = front.items(body)
             assert front.error(error, 503) == BUSY
             # One each second, or one after five.
             assert len(beats) >= (2 if front.ollama else 1)
         for front, sock in whole:
-            answer = read_to_end(sock, 20)
+            answer = read_to_end(sock)
             assert answer.startswith(b"HTTP/1.1 503 ") and b"Retry-After: 5" in answer
             assert message_at(front.path, json.loads(answer.partition(b"\r\n\r\n")[2]), 503) == BUSY
     assert backend.nodes() == ["single"]
@@ -116,9 +116,9 @@ def test_a_stream_that_has_its_headers_gets_the_slot(
     with contextlib.ExitStack() as open_:
         with held(server, backend):
             streams = [(front, open_.enter_context(server.open_front(front, "Single", True))) for front in FRONTS]
-            heads = [read_until(sock, b"\r\n\r\n", TIMEOUT) for _, sock in streams]
+            heads = [read_until(sock, b"\r\n\r\n") for _, sock in streams]
         for (front, sock), head in zip(streams, heads, strict=True):
-            assert front.streamed(dechunked(head + read_to_end(sock, 20))) == "single says hello."
+            assert front.streamed(dechunked(head + read_to_end(sock))) == "single says hello."
     assert server.ask("Single").status == 200
 
 
@@ -128,13 +128,13 @@ def test_a_client_that_leaves_with_its_headers_gives_its_place_up(
     server = servers_of("run_waitress.py")
     with held(server, backend):
         with server.open_front(FRONTS[0], "Single", True) as sock:
-            head = read_until(sock, b"data: ", TIMEOUT)
+            head = read_until(sock, b"data: ")
         request_id = head.partition(b"X-Request-Id: ")[2].partition(b"\r\n")[0].decode()
         # Whichever of the two looks first.
         noticed = (f"the client of request {request_id} has gone", f"Request {request_id} is cancelled")
-        assert until(lambda: any(line in server.output() for line in noticed), 10)
+        assert until(lambda: any(line in server.output() for line in noticed))
         stays = Ask(server, f"stays {backend.hello}")
-    assert stays.answer(20).status == 200 and backend.nodes() == ["single"] * 2
+    assert stays.answer().status == 200 and backend.nodes() == ["single"] * 2
 
 
 # -- front-ends' own requests ------------------------------------------------------------------------------------------
@@ -167,11 +167,11 @@ def test_a_title_gives_way_to_a_chat(
     asked_first = title(server, backend, path=path)
     call = backend.wait_call("task")
     assert server.ask("Single").text == "single says hello."
-    answer = asked_first.answer(20)
+    answer = asked_first.answer()
     assert answer.status == 200 and b"task says hello." in answer.body
     assert backend.nodes() == ["task", "single", "task"]
     # The back-end looks at its connection now and then.
-    assert call.wait_ended(20) and call.client_left
+    assert call.wait_ended() and call.client_left
     server.wait_output("gives way to a chat")
 
 
@@ -184,7 +184,7 @@ def test_a_title_gives_way_once(servers_of: Callable[..., Launcher], backend: Ba
     assert server.ask("Single").status == 200
     backend.wait_call("task", count=2)
     assert server.ask("Single").status == 200
-    assert b"task says hello." in asked_first.answer(20).body
+    assert b"task says hello." in asked_first.answer().body
     assert backend.nodes() == ["task", "single", "task", "single"]
 
 
@@ -193,7 +193,7 @@ def test_a_title_waits_behind_chats(servers_of: Callable[..., Launcher], backend
     with held(server, backend):
         waiting = wait_in_queue(server, TITLE.format(backend.hello), model=USER)[0]
         chats = [wait_in_queue(server, backend.hello)[0] for _ in range(2)]
-    assert all(ask.answer(20).status == 200 for ask in [waiting, *chats])
+    assert all(ask.answer().status == 200 for ask in [waiting, *chats])
     assert backend.nodes() == ["single"] * 3 + ["task"]
 
 
@@ -205,5 +205,5 @@ def test_a_client_that_leaves_ends_its_title(servers_of: Callable[..., Launcher]
     assert server.ask("Single").status == 200
     second = backend.wait_call("task", count=2)
     asked_first.leave()
-    assert second.wait_ended(10) and second.client_left
+    assert second.wait_ended() and second.client_left
     assert server.ask("Single").status == 200

@@ -19,6 +19,7 @@ from Middleware.common.fair_semaphore import FairSemaphore
 from Middleware.models.process import process
 from Middleware.utilities import config_utils
 from Tests.integration.launcher import USER, ConfigTree
+from Tests.patience import PATIENCE
 
 
 def use_tree(tree: ConfigTree, slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +56,7 @@ class WaitressThread:
     ) -> None:
         self._stopping.set()
         self._server.pull_trigger()
-        self._loop.join(5)
+        self._loop.join(PATIENCE)
         self._server.task_dispatcher.shutdown()
         wasyncore.close_all(self._channels)
 
