@@ -85,8 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         launch = [sys.executable]
         if options.workers > 1:
             launch = stack.enter_context(several_workers(options.workers))
-            # Beside other checks, starting several servers again takes most of the suite's 30 s for a case.
-            words = ["--timeout", "120", "--start-timeout", "120", *words]
+        # Next to other checks, starting servers again takes most of the suite's 30 s for a case.
+        words = ["--timeout", "120", "--start-timeout", "120", *words]
         server = [
             *launch,
             options.launcher,
