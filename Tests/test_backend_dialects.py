@@ -33,6 +33,7 @@ from Tests.backend_dialects import (
     ollama_embeddings,
     openai_embeddings,
 )
+from Tests.patience import PATIENCE
 from Tests.stub_backend import StubBackend
 
 FIRST, SECOND = Call("look_up", {"word": "Grüße", "n": 2}), Call("stop_it", {}, "call_2")
@@ -340,7 +341,7 @@ def demo() -> Iterator[demo_backend.DemoServer]:
 
 
 def ask_demo(port: int, path: str, body: dict[str, Any]) -> bytes:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     connection.request("POST", path, json.dumps({"model": "m", **body}), {"Content-Type": "application/json"})
     data = connection.getresponse().read()
     connection.close()

@@ -18,6 +18,7 @@ from Middleware.api.logging_setup import PerUserFileHandler, log_level, set_up_l
 from Middleware.models.llm_call import NodeSite, enter_node, leave_node
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.workflows.events import Listeners
+from Tests.patience import PATIENCE
 
 LINE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] INFO \[(.+?)\] \[some\.module\.\w+:\d+\] (.*)")
 
@@ -58,7 +59,7 @@ class Slow(io.FileIO):
     def write(self, data):
         if not self.begun.is_set():
             self.begun.set()
-            assert self.go_on.wait(30)
+            assert self.go_on.wait(PATIENCE)
         return super().write(data[: self.most])
 
 
@@ -75,10 +76,10 @@ def test_a_thread_that_writes_a_line_holds_up_no_other(tmp_path, monkeypatch):
     with errors_on(raw, monkeypatch):
         first = threading.Thread(target=logging.getLogger("some.module").info, args=("first",))
         first.start()
-        assert raw.begun.wait(30)
+        assert raw.begun.wait(PATIENCE)
         logging.getLogger("some.module").info("second")
         raw.go_on.set()
-        first.join(30)
+        first.join(PATIENCE)
     assert [line.split()[-1] for line in lines(tmp_path / "log")] == ["second", "first"]
 
 
@@ -132,7 +133,7 @@ def test_a_library_that_speaks_while_a_file_is_opened(tmp_path, monkeypatch):
     record = logging.makeLogRecord({"msg": "hello", "user": "ann"})
     writer = threading.Thread(target=handler.handle, args=(record,), daemon=True)
     writer.start()
-    writer.join(3)
+    writer.join(PATIENCE)
     assert not writer.is_alive()
     handler.close()
     assert lines(tmp_path / "ann" / "wilmerai.log") == ["hello"] and lines(tmp_path / "wilmerai.log") == ["closed"]

@@ -45,7 +45,7 @@ def test_measures_the_same_twice_and_names_a_call_that_was_added(
     said = capsys.readouterr().out
     assert f"GROWN:\n{ROW}: Python calls for one request" in said
     # A thread of the back-end that went on would slow down all tests that follow.
-    assert until(lambda: not {thread for thread in threading.enumerate() if thread not in before}, 20)
+    assert until(lambda: not {thread for thread in threading.enumerate() if thread not in before})
     assert "0 -> 100" in said and "added_by_a_test" in said
 
 

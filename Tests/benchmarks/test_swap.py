@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import swap
 from benchmarks.swap import COLUMNS, ROWS, Cell, SwapBackend
+from Tests.patience import PATIENCE
 from Tests.workflows.engine_lab import until
 
 
@@ -38,7 +39,7 @@ def test_the_server_answers_in_order_and_counts_its_changes() -> None:
             threads.append(call(backend, model))
             assert until(lambda: len(backend.requests) == number)  # noqa: B023
         for thread in threads:
-            thread.join(20)
+            thread.join(PATIENCE)
         assert backend.swaps == 2
 
 

@@ -14,6 +14,7 @@ import time
 import pytest
 
 from Middleware.utilities import config_utils
+from Tests.patience import PATIENCE
 
 ROOT = config_utils.get_project_root_directory_path()
 LAUNCHERS = ["run_waitress", "run_eventlet", "server"]
@@ -44,7 +45,7 @@ sent.set()
 app = types.ModuleType("Middleware.api.app")
 app.build_wsgi_application = lambda *_: application
 shutdown = types.ModuleType("Middleware.api.running.shutdown")
-shutdown.shut_down = lambda seconds: (stopping.append(1), sent.wait(3), time.sleep(0.3))
+shutdown.shut_down = lambda seconds: (stopping.append(1), sent.wait(60), time.sleep(0.3))
 if "SLOW_START" in os.environ:
     begin = threading.Thread.start
     threading.Thread.start = lambda thread: (time.sleep(thread.name == "start-check"), begin(thread))
@@ -83,7 +84,7 @@ def start(folder, tmp_path):
     yield begin
     for process in running:
         process.kill()
-        process.wait(5)
+        process.wait(PATIENCE)
         process.output.close()
 
 
@@ -92,11 +93,11 @@ def output(process):
     return process.output.read().decode("utf-8")
 
 
-def ask(port, path="/", host="127.0.0.1", patience=15.0):
+def ask(port, path="/", host="127.0.0.1", patience=PATIENCE):
     """An open connection and the response that has begun; tries until the server is up."""
     deadline = time.monotonic() + patience
     while True:
-        connection = http.client.HTTPConnection(host, port, timeout=10)
+        connection = http.client.HTTPConnection(host, port, timeout=PATIENCE)
         try:
             connection.request("GET", path)
             return connection, connection.getresponse()
@@ -119,7 +120,7 @@ def test_serves_streams_and_ends_cleanly_on_sigterm(launcher, start, port, folde
     process.send_signal(signal.SIGTERM)
     if os.name != "nt":
         assert response.read() == b" ended"  # the end of a running answer still reaches its client
-        assert process.wait(5) == 0
+        assert process.wait(PATIENCE) == 0
     connection.close()
     printed = output(process)
     assert folder in printed and "ann" in printed and f"http://127.0.0.1:{port}" in printed and "--listen" in printed
@@ -136,7 +137,7 @@ def test_a_stop_right_after_the_start_is_as_orderly(launcher, start, port, monke
     assert response.read(5) == b"begun"
     process.send_signal(signal.SIGTERM)  # on two of the servers, while the first lines are still printed
     assert response.read() == b" ended"
-    assert process.wait(5) == 0
+    assert process.wait(PATIENCE) == 0
     connection.close()
 
 
@@ -147,7 +148,7 @@ def test_ctrl_c_ends_with_0(launcher, start, port):
     process = start(launcher, "--User", "ann", "--port", str(port))
     ask(port)[0].close()
     process.send_signal(signal.SIGINT)
-    assert process.wait(5) == 0
+    assert process.wait(PATIENCE) == 0
     assert "Traceback" not in output(process)
 
 
@@ -156,7 +157,7 @@ def test_ctrl_c_ends_with_0(launcher, start, port):
 def test_what_is_not_http_is_answered_with_json(launcher, start, port):
     start(launcher, "--User", "ann", "--port", str(port))
     ask(port)[0].close()
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as sock:
         sock.sendall(b"NONSENSE\r\n\r\n")
         answer = b"".join(iter(lambda: sock.recv(4096), b""))
     # No path was read, so the error has the form that most clients understand.
@@ -167,7 +168,7 @@ def test_what_is_not_http_is_answered_with_json(launcher, start, port):
 @pytest.mark.parametrize("launcher", DIFFERENT)
 def test_unknown_user(launcher, start):
     process = start(launcher, "--User", "Zed")
-    assert process.wait(15) == 1
+    assert process.wait(PATIENCE) == 1
     assert "ERROR: Config file not found for user 'Zed': " in output(process)
 
 
@@ -176,15 +177,15 @@ def test_taken_port(start):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         process = start("run_waitress", "--User", "ann", "--port", str(port))
-        assert process.wait(15) == 1
+        assert process.wait(PATIENCE) == 1
     assert f"Port {port} on 127.0.0.1 is already in use" in output(process) and "Traceback" not in output(process)
 
 
 @pytest.mark.slow
 def test_version_and_bad_values(start):
     process = start("run_waitress", "--version")
-    assert process.wait(15) == 0 and output(process).startswith("WilmerAI ")
-    assert start("run_waitress", "--concurrency", "-1").wait(15) == 2
+    assert process.wait(PATIENCE) == 0 and output(process).startswith("WilmerAI ")
+    assert start("run_waitress", "--concurrency", "-1").wait(PATIENCE) == 2
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import pytest
 
 from Middleware.cli import prerequisites
 from Middleware.utilities import config_utils
+from Tests.patience import CLIENT_PATIENCE
 
 ROOT = config_utils.get_project_root_directory_path()
 LAUNCHERS = ["server.py", "run_waitress.py", "run_eventlet.py"]
@@ -29,7 +30,7 @@ def run(*words: str, folder: str) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         encoding="utf-8",
-        timeout=60,
+        timeout=CLIENT_PATIENCE,
         stdin=subprocess.DEVNULL,
     )
 

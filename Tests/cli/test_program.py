@@ -12,6 +12,7 @@ import pytest
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import START_SCRIPT
 from Tests.integration.launcher import PROJECT
+from Tests.patience import CLIENT_PATIENCE
 
 ROOT = config_utils.get_project_root_directory_path()
 
@@ -21,7 +22,7 @@ def python(code, *words, **environment):
         [sys.executable, "-c", code, *words],
         cwd=ROOT,
         capture_output=True,
-        timeout=30,
+        timeout=CLIENT_PATIENCE,
         env={**os.environ, **environment},
     )
 
@@ -59,7 +60,7 @@ def test_the_usage_names_what_a_person_types(script, start_script):
             [sys.executable, PROJECT / script, *words],
             capture_output=True,
             encoding="utf-8",
-            timeout=60,
+            timeout=CLIENT_PATIENCE,
             env={**os.environ, START_SCRIPT: start_script},
         )
 

@@ -9,6 +9,7 @@ import textwrap
 import pytest
 
 from Middleware.utilities import config_utils
+from Tests.patience import CLIENT_PATIENCE
 
 SETTING = """
 import logging, os, signal, sys, threading, time
@@ -25,7 +26,7 @@ def run(code: str) -> tuple[int, list[str]]:
     ended = subprocess.run(
         [sys.executable, "-c", SETTING + textwrap.dedent(code)],
         capture_output=True,
-        timeout=20,
+        timeout=CLIENT_PATIENCE,
         encoding="utf-8",
         cwd=config_utils.get_project_root_directory_path(),
     )
@@ -67,11 +68,13 @@ def test_the_second_ends_the_process_with_its_block() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pause", "printed"), [(0.0, ["goes on", "stopping at once", "stopped"]), (0.2, [])], ids=["at-once", "later"]
+    ("stuck", "pause", "printed"),
+    [(60.0, 0.0, ["goes on", "stopping at once", "stopped"]), (0.1, 0.2, [])],
+    ids=["at-once", "later"],
 )
-def test_one_more_ends_a_process_that_is_held_up(pause: float, printed: list[str]) -> None:
+def test_one_more_ends_a_process_that_is_held_up(stuck: float, pause: float, printed: list[str]) -> None:
     assert run(f"""
-        module.STUCK_SECONDS = 0.1
+        module.STUCK_SECONDS = {stuck}
         with StopSignals() as signals:
             send(); send()
             time.sleep({pause})

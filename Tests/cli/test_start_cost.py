@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from Middleware.utilities import config_utils
+from Tests.patience import CLIENT_PATIENCE
 
 ROOT = config_utils.get_project_root_directory_path()
 LAUNCHERS = ["run_waitress", "run_eventlet", "server"]
@@ -105,7 +106,7 @@ def started(request, tmp_path_factory):
         "--port",
         "0",
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=CLIENT_PATIENCE)
     assert done.returncode == 0, done.stderr
     return {**json.loads(done.stdout.splitlines()[-1]), "launcher": request.param}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -29,7 +28,6 @@ MARKS = [
 """Of every test file."""
 
 NODE = "talk"
-STOP_SECONDS = 1.0
 
 TOKENS = ("It ", "is ", "Tromsø", ": ", "{snow} \u2603\U0001f600\n")
 TEXT = "".join(TOKENS).rstrip("\n")
@@ -176,10 +174,9 @@ class ClientCases:
     def test_broken_off_stream_ends_the_call(self, client: Client, backend: Backend) -> None:
         backend.replies[NODE] = stuck("Once ", "upon ", "a ")
         assert "Once".startswith(client.break_off(backend.hello).strip())
-        left = time.monotonic()
         call = backend.wait_call(NODE)
-        assert call.wait_ended(STOP_SECONDS), "the back-end call goes on"
-        assert call.client_left and time.monotonic() - left < STOP_SECONDS
+        assert call.wait_ended(), "the back-end call goes on"
+        assert call.client_left
         backend.replies.clear()
         assert client.chat([("user", backend.hello)]).text == f"{NODE} says hello."
 
@@ -188,8 +185,8 @@ class ClientCases:
         backend.replies[NODE] = Reply(never=True)
         with pytest.raises(Exception, match="(?i)time.?out|timed out|abort"):
             client.give_up(backend.hello)
-        [call] = backend.calls()
-        assert call.wait_ended(STOP_SECONDS) and call.client_left
+        call = backend.wait_call(NODE)
+        assert call.wait_ended() and call.client_left and len(backend.calls()) == 1
 
     @pytest.mark.contract
     @needs("chat")

@@ -15,7 +15,7 @@ import pytest
 
 MODEL = "ann:Talk"
 KEY = "sk-any"
-IMPATIENT_SECONDS = 0.4
+IMPATIENT_SECONDS = 1.5
 """After this time without an answer ``give_up`` has enough."""
 
 Turns = Sequence[tuple[str, str]]

@@ -14,9 +14,10 @@ from typing import Any
 
 from Tests.clients.client import IMPATIENT_SECONDS, MODEL, RESULTS, TOOL, Client, Said, Turns, texts
 from Tests.clients.responses_clients import NO_COMPLETIONS
+from Tests.patience import CLIENT_PATIENCE, PATIENCE
 
 FOLDER = Path(__file__).with_name("npm")
-ANSWER_SECONDS = 20.0
+ANSWER_SECONDS = CLIENT_PATIENCE
 
 
 class NpmError(Exception):
@@ -65,8 +66,8 @@ class Worker:
     def close(self) -> None:
         assert self._process.stdin
         self._process.stdin.close()
-        self._process.wait(5)
-        self._reader.join(5)
+        self._process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
 
     def _read(self) -> None:
         assert self._process.stdout

@@ -273,7 +273,7 @@ def test_memory_of_the_work(runs: Runs, agent_servers: Servers, work: str, name:
         _ask(server, again)
         return "memory says hello." in str(trial.talk.calls("recall")[-1].json["messages"][0])
 
-    assert until(remembered, 20)
+    assert until(remembered)
 
 
 def _ask(server: Launcher, body: dict[str, Any]) -> None:

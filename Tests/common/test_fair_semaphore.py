@@ -9,6 +9,7 @@ import pytest
 
 from Middleware.common.fair_semaphore import FairSemaphore
 from Middleware.models.cancel_scope import CancelScope
+from Tests.patience import PATIENCE
 from Tests.workflows.engine_lab import until
 
 
@@ -17,7 +18,7 @@ def test_it_works_like_a_bounded_semaphore() -> None:
     assert [semaphore.acquire(blocking=False) for _ in range(3)] == [True, True, False]
     started = time.monotonic()
     assert not semaphore.acquire(timeout=0.05)
-    assert 0.04 < time.monotonic() - started < 20
+    assert 0.04 < time.monotonic() - started < PATIENCE
     semaphore.release()
     assert semaphore.acquire()
     semaphore.release()
@@ -33,7 +34,7 @@ def test_slots_are_handed_out_in_order() -> None:
     semaphore.acquire()
 
     def wait(number: int) -> None:
-        assert semaphore.acquire(timeout=5)
+        assert semaphore.acquire(timeout=PATIENCE)
         served.append(number)
         semaphore.release()
 
@@ -43,7 +44,7 @@ def test_slots_are_handed_out_in_order() -> None:
         assert until(lambda: semaphore.waiting == number + 1)  # noqa: B023
     semaphore.release()
     for thread in threads:
-        thread.join(5)
+        thread.join(PATIENCE)
     assert served == list(range(10))
 
 
@@ -93,7 +94,7 @@ def test_no_slot_is_lost_under_load() -> None:
 
     def work(number: int) -> None:
         for turn in range(30):
-            if not semaphore.acquire(timeout=0.0005 if (number + turn) % 3 else 5):
+            if not semaphore.acquire(timeout=0.0005 if (number + turn) % 3 else PATIENCE):
                 continue
             with lock:
                 busy[0] += 1
@@ -107,7 +108,7 @@ def test_no_slot_is_lost_under_load() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE)
     assert most[0] <= 3 and semaphore.waiting == 0
     assert [semaphore.acquire(blocking=False) for _ in range(4)] == [True, True, True, False]
 
@@ -198,8 +199,8 @@ def test_who_takes_an_offer_back_too_late_waits_for_the_cancellation() -> None:
     holder.offer(stop)
     chat = threading.Thread(target=semaphore.enqueue, daemon=True)
     chat.start()
-    assert is_taken.wait(20)
+    assert is_taken.wait(PATIENCE)
     holder.withdraw(scope)
     events.append("taken back")
-    chat.join(20)
+    chat.join(PATIENCE)
     assert events == ["cancelled", "taken back"]

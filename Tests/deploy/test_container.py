@@ -13,6 +13,7 @@ import pytest
 
 from deploy.container import health, start
 from deploy.container.start import is_program, launcher_words
+from Tests.patience import CLIENT_PATIENCE
 from Tests.stub_backend import Reply, StubBackend
 
 
@@ -67,7 +68,7 @@ def test_a_program_takes_the_place_of_the_server(public: Path) -> None:
         cwd=Path(start.ROOT),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=CLIENT_PATIENCE,
     )
     assert (done.stdout.strip(), done.returncode) == ("mine", 7)
 

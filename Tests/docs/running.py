@@ -186,7 +186,7 @@ class Runner:
         if status != 200:
             yield f"the answer is an error ({status}): {answer}"
             return
-        if not until(lambda: "done after" in self._server.output(logged), 15.0):
+        if not until(lambda: "done after" in self._server.output(logged)):
             yield "it does not end"
         sent = self._services.prompts[prompts:]
         for text in _list(request.get("expect")):

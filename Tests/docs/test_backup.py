@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from Tests.docs.pages import all_pages
+from Tests.patience import CLIENT_PATIENCE
 
 PAGE = all_pages()["Docs/User/files-and-commands.md"]
 OWN = (
@@ -31,7 +32,9 @@ def run(line: str, folder: Path) -> None:
     quiet = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):  # set where a hook runs the tests
         quiet.pop(name, None)
-    subprocess.run(["bash", "-c", f"set -o pipefail; {line}"], cwd=folder, env=quiet, check=True, timeout=60)
+    subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {line}"], cwd=folder, env=quiet, check=True, timeout=CLIENT_PATIENCE
+    )
 
 
 def installation(folder: Path, version: str) -> Path:

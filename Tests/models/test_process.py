@@ -13,6 +13,7 @@ import pytest
 from Middleware.api.app import create_app
 from Middleware.models import process as module
 from Middleware.models.process import Process, install, process
+from Tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 VALUES = {
@@ -56,7 +57,7 @@ def test_every_caller_gets_the_same_object() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE)
     assert len(found) == 20 and Counter.made == 1 and len(set(map(id, found))) == 1
 
 

@@ -17,6 +17,7 @@ from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.discussions.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for, derive_encryption_key, hash_api_key
 from Middleware.utilities.files.file_access import atomic_write
+from Tests.patience import CLIENT_PATIENCE
 from Tests.services.discussion_lab import DiscussionLab
 
 OLD, NEW, USER = "sk-old-geheim-0123", "sk-new-geheim-0123", "tester"
@@ -134,7 +135,7 @@ class RekeyLab(DiscussionLab):
             capture_output=True,
             text=True,
             encoding="utf-8",
-            timeout=60,
+            timeout=CLIENT_PATIENCE,
             stdin=subprocess.DEVNULL,
             check=False,
         )

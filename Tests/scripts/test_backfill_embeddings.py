@@ -19,6 +19,7 @@ from Middleware.utilities.vector_math_utils import vector_to_blob
 from Scripts import backfill_embeddings
 from Tests.backend_dialects import ollama_embeddings, openai_embeddings
 from Tests.llmapis.lab import Lab
+from Tests.patience import CLIENT_PATIENCE
 from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
 from Tests.utilities.discussions.vector_memory.lab import CIPHER, item, old_database, opened
 
@@ -236,6 +237,6 @@ def test_it_runs_from_anywhere(path: Path, backend: StubBackend, tmp_path: Path)
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=CLIENT_PATIENCE,
     )
     assert (done.returncode, done.stderr) == (0, "") and stored(path) == ALL

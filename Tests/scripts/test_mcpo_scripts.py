@@ -445,7 +445,7 @@ def test_stop_reaches_the_server_of_the_tool(lab: Lab, server: StubBackend) -> N
         call_tool(PARIS)
     stopper.join()
     asked: RecordedRequest = server.requests[0]
-    assert asked.wait_ended(2.0) and asked.client_left
+    assert asked.wait_ended() and asked.client_left
 
 
 def test_a_finished_call_leaves_nothing_registered(lab: Lab, server: StubBackend) -> None:

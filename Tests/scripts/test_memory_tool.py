@@ -25,6 +25,7 @@ from Middleware.addons.records.viewers import Viewer
 from Middleware.common import instance_global_variables as instance
 from Tests.addons.records.records_lab import run as run_of
 from Tests.backend_dialects import openai_embeddings
+from Tests.patience import CLIENT_PATIENCE
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
 from Tests.stub_backend import StubBackend, json_reply
 
@@ -437,7 +438,7 @@ def run(lab: DiscussionLab, *arguments: str) -> subprocess.CompletedProcess[byte
         [sys.executable, str(SCRIPT), *common, *arguments],
         capture_output=True,
         env=environment,
-        timeout=60,
+        timeout=CLIENT_PATIENCE,
         check=False,
     )
 

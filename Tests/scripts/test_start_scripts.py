@@ -15,6 +15,7 @@ import pytest
 
 from Middleware.cli.installing import NEWEST
 from Middleware.cli.prerequisites import OLDEST
+from Tests.patience import CLIENT_PATIENCE
 from Tests.stub_backend import Reply, StubBackend
 
 PROJECT = Path(__file__).parents[2]
@@ -57,7 +58,7 @@ def test_the_folder_is_found(installed: Path, script: str, way: str) -> None:
         capture_output=True,
         text=True,
         env={**os.environ, "CDPATH": str(elsewhere)},
-        timeout=30,
+        timeout=CLIENT_PATIENCE,
         check=False,
     )
     assert (ended.stdout, ended.stderr, ended.returncode) == (

@@ -24,6 +24,7 @@ from Middleware.utilities.encryption_utils import (
     hash_api_key,
     is_token,
 )
+from Tests.patience import PATIENCE
 
 ALICE = derive_encryption_key("secretkey", "alice")
 
@@ -139,7 +140,7 @@ def test_each_key_is_derived_once_and_two_at_a_time(monkeypatch: pytest.MonkeyPa
             known.append(api_key)
             running[0] += 1
             most[0] = max(most[0], running[0])
-        assert go.wait(20)
+        assert go.wait(PATIENCE)
         with guard:
             running[0] -= 1
         if api_key == "bad" and known.count("bad") == 1:
@@ -163,7 +164,7 @@ def test_each_key_is_derived_once_and_two_at_a_time(monkeypatch: pytest.MonkeyPa
         threading.Event().wait(0.001)
     go.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE)
     assert most[0] == 2
     assert {name: known.count(name) for name in set(known) - {"bad"}} == {f"key {number}": 1 for number in range(8)}
     assert sorted(got) == sorted([name.encode() for name in names[:40]] + [b"bad"] * 2) and keys._derived == {}

@@ -12,6 +12,7 @@ from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, current_request, request_scope
 from Middleware.utilities.daemon_threads import DeadlineError, run_interruptible
+from Tests.patience import CLIENT_PATIENCE, PATIENCE
 
 
 def fail(_: Callable[[], bool]) -> None:
@@ -41,8 +42,8 @@ def test_the_deadline_stops_the_work() -> None:
     began = time.monotonic()
     with pytest.raises(DeadlineError):
         run_interruptible(work, CancelScope(), 0.1)
-    assert time.monotonic() - began < 3
-    assert left.wait(10)
+    assert time.monotonic() - began < PATIENCE
+    assert left.wait(PATIENCE)
 
 
 def test_a_stop_does_not_wait_for_the_work() -> None:
@@ -51,8 +52,8 @@ def test_a_stop_does_not_wait_for_the_work() -> None:
     timer.start()
     began = time.monotonic()
     with pytest.raises(EarlyTerminationException):
-        run_interruptible(lambda stop: release.wait(30), scope, 30)
-    assert time.monotonic() - began < 10
+        run_interruptible(lambda stop: release.wait(CLIENT_PATIENCE), scope, CLIENT_PATIENCE)
+    assert time.monotonic() - began < PATIENCE
     release.set()
 
 

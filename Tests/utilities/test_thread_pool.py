@@ -12,6 +12,7 @@ import pytest
 
 from Middleware.utilities import daemon_threads
 from Middleware.utilities.daemon_threads import BURST, IDLE_NAME, SPARES, DaemonThreadPool
+from Tests.patience import PATIENCE
 from Tests.utilities.shortages import no_more_threads
 from Tests.workflows.engine_lab import until
 
@@ -34,7 +35,7 @@ class PoolLab:
             self.names.append(threading.current_thread().name)
             self.workers.append(threading.current_thread())
             if gate is not None:
-                gate.wait(5)
+                gate.wait(PATIENCE)
 
         self.pool.start(target, name)
         assert until(lambda: len(self.workers) > begun)
@@ -78,7 +79,7 @@ def test_the_last_to_rest_is_the_first_to_work(lab: PoolLab) -> None:
 def test_a_thread_that_rests_too_long_ends(lab: PoolLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon_threads, "IDLE_SECONDS", 0.05)
     lab.work()
-    lab.workers[0].join(5)
+    lab.workers[0].join(PATIENCE)
     assert not lab.workers[0].is_alive() and lab.rests(0)
     lab.work()
     assert lab.workers[1] is not lab.workers[0]

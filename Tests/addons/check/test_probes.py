@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.addons.check.check_command import PROBE_SECONDS, why_silent
+from Middleware.addons.check import check_command
+from Middleware.addons.check.check_command import why_silent
 from Middleware.exceptions import BackendConnectionError
 from Middleware.llmapis.transport import BackendRequest, Transport
 from Middleware.utilities.http.via import comes_back
+from Tests.patience import PATIENCE
 from Tests.stub_backend import Reply, StubBackend
 from Tests.utilities.http.lab import Tunnels, certificate, tls_backend
 
@@ -21,6 +23,12 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each server that answers does so in time."""
+    monkeypatch.setattr(check_command, "PROBE_SECONDS", PATIENCE)
 
 
 def call(url: str) -> object:
@@ -75,10 +83,14 @@ def test_any_answer_will_do(reply: Reply) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "reason"),
-    [(Reply(never=True), f"no data for {PROBE_SECONDS:g} seconds"), (Reply(raw=b"SSH-2.0-x\r\n"), "not proper HTTP")],
+    ("reply", "seconds", "reason"),
+    [
+        (Reply(never=True), 0.5, "no data for 0.5 seconds"),
+        (Reply(raw=b"SSH-2.0-x\r\n"), PATIENCE, "not proper HTTP"),
+    ],
 )
-def test_what_is_no_answer(reply: Reply, reason: str) -> None:
+def test_what_is_no_answer(reply: Reply, seconds: float, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_command, "PROBE_SECONDS", seconds)
     with StubBackend() as server:
         server.default = reply
         assert reason in why_silent(server.url)

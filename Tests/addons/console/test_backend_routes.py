@@ -14,6 +14,7 @@ from Middleware.addons.console.backend_routes import BackendServer, ask
 from Middleware.llmapis import api_types
 from Middleware.utilities.http.via import comes_back
 from Tests.api.record_lab import RecordLab, record_lab
+from Tests.patience import PATIENCE
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, status_reply
 from Tests.tables import table
 
@@ -44,10 +45,17 @@ def ollama(request: RecordedRequest) -> Reply:
     return json_reply({"models": [{"name": "gemma3:4b"}]}) if request.path == "/api/ps" else status_reply(404)
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that answers is not slow because this machine is."""
+    for name in ("ASK_SECONDS", "SLOW_SECONDS"):
+        monkeypatch.setattr(backend_routes, name, PATIENCE)
+
+
 def test_a_stopped_a_slow_a_loading_and_a_healthy_server_are_told_apart(
     lab: RecordLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend_routes, "ASK_SECONDS", 1.0)
+    monkeypatch.setattr(backend_routes, "ASK_SECONDS", 4.0)
     lab.write("ApiTypes/Ollama", {"type": "ollamaApiChat"})
     with StubBackend() as healthy, StubBackend() as loaded, StubBackend() as slow, StubBackend() as loading:
         healthy.responder, loaded.responder = llama_cpp, ollama

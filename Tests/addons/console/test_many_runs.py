@@ -31,8 +31,8 @@ RUNS, IN_MEMORY, MINUTE = 10_000, 200, 60_000_000
 # A week: older runs would be removed.
 BEGAN = int(time.time() * 1_000_000) - RUNS * MINUTE
 WORDS = ("snake", "Fluß", "100%", "a_b", "poem", "owl")
-# A loaded machine takes ten times as long as the second that a person should wait.
-PATIENCE = 10.0
+# A person should wait for a second. Of the processor: other work of the machine does not count.
+MOST_SECONDS = 5.0
 
 
 def made(number: int, chance: random.Random) -> RunDocument:
@@ -89,10 +89,10 @@ class Console:
         ).sign_in(time.time(), console.secret())
 
     def get(self, path: str, **words: str) -> Any:
-        began = time.monotonic()
+        began = time.process_time()
         answer = self.browser.get(f"{path}?{urlencode(words)}" if words else path)
         assert answer.status == 200, answer.data
-        assert time.monotonic() - began < PATIENCE
+        assert time.process_time() - began < MOST_SECONDS
         return answer.json
 
     def expected(self, words: dict[str, str]) -> list[str]:

@@ -23,6 +23,7 @@ from Middleware.services.memory_service import unsummarized
 from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_content
+from Tests.patience import PATIENCE
 from Tests.services.discussion_lab import KEY, DiscussionLab
 
 TEXTS = ("Mara hid the ledger.", "The inspector came.", "It rained for days.")
@@ -205,12 +206,12 @@ def test_nothing_while_the_server_writes(lab: DiscussionLab) -> None:
     def work() -> None:
         with folder.lock(MEMORIES):
             ready.set()
-            done.wait(10)
+            done.wait(PATIENCE)
 
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(PATIENCE)
         with pytest.raises(DiscussionBusyError, match="writing memories"):
             editor(lab).change(key, "x")
     finally:

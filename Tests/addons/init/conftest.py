@@ -9,10 +9,18 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.init import init_command
+from Middleware.addons.init import init_command, probing
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Tests.cli.conftest import config as config
+from Tests.patience import PATIENCE
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each server that answers does so in time."""
+    for name in ("SECONDS", "NAMED_SECONDS"):
+        monkeypatch.setattr(probing, name, PATIENCE)
 
 
 @dataclass

@@ -13,6 +13,7 @@ from Middleware.addons.init import demo, demo_backend
 from Middleware.cli.arguments import LaunchArguments
 from Middleware.cli.program import StartError
 from Middleware.common import instance_global_variables as instance
+from Tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_a_second_server_takes_over_when_the_first_goes():
     assert demo_backend.is_running(port)
     first.shutdown()
     first.server_close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE
     while not demo_backend.is_running(port):
         assert time.monotonic() < deadline
         time.sleep(0.02)

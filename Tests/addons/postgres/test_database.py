@@ -15,6 +15,7 @@ from Middleware.addons.postgres.database import Database, StateConnection, call_
 from Middleware.exceptions import EarlyTerminationException, StateConflictError, StateUnavailableError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.config import paths
+from Tests.patience import CLIENT_PATIENCE
 from Tests.postgres_lab import Server, eventually, impatient, name_in, open_database
 
 pytestmark = pytest.mark.slow
@@ -292,6 +293,8 @@ def test_nothing_that_file_mode_uses_imports_psycopg() -> None:
         "sys.exit(any(name.startswith('psycopg') for name in sys.modules))"
     )
     assert (
-        subprocess.run([sys.executable, "-c", code], cwd=paths.get_project_root_directory_path(), timeout=60).returncode
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=paths.get_project_root_directory_path(), timeout=CLIENT_PATIENCE
+        ).returncode
         == 0
     )

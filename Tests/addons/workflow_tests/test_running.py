@@ -17,6 +17,7 @@ from Middleware.services.locking_service import get_locking_service
 from Middleware.workflows.handlers.registry import node_types
 from Tests.addons.workflow_tests.lab import USER, asks, says, static, test
 from Tests.llmapis.lab import OPEN_AI
+from Tests.patience import PATIENCE
 from Tests.tables import table
 
 OPEN_WEBUI_TITLE = (
@@ -254,10 +255,10 @@ def test_a_test_that_takes_too_long_ends(lab, monkeypatch, stream):
 
 
 def test_a_long_answer_is_not_kept_back(lab):
-    started = time.monotonic()
+    began = time.monotonic()
 
     assert lab.failures(static("Say", "word " * 5000), stream=True, expect={"answer": "word word"}) == {}
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - began < PATIENCE  # word by word, it takes minutes
 
 
 def test_a_failure_of_the_program_has_a_trace(lab, monkeypatch):

@@ -16,6 +16,7 @@ import pytest
 
 from Middleware.cli.commands import all_commands
 from Tests.addons.workflow_tests.lab import asks, run, run_json, says, static, test
+from Tests.patience import CLIENT_PATIENCE
 
 PROJECT = Path(__file__).resolve().parents[3]
 GOOD = test(name="says hello", expect={"answer": "Hello"})
@@ -328,7 +329,7 @@ def _process(lab, environment=None, program="server.py", command="test"):
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=60,
+        timeout=CLIENT_PATIENCE,
         cwd=lab.root,
         env={**os.environ, **(environment or {})},
         check=False,
@@ -365,7 +366,7 @@ def test_an_interrupted_run_is_no_success_and_leaves_nothing(lab, tmp_path, name
     with process:
         assert process.stdout is not None and process.stdout.readline().startswith("ok")
         process.send_signal(getattr(signal, name))
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=CLIENT_PATIENCE)
 
     assert (process.returncode, err) == (130, "ERROR: interrupted; the other tests did not run\n")
     assert list((tmp_path / "temp").iterdir()) == []

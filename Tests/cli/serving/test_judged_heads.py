@@ -21,6 +21,7 @@ from Middleware.cli.serving import serve_waitress
 from Middleware.cli.serving.listening import bind_socket
 from Tests.amounts import amount
 from Tests.cli.serving.test_serve_waitress import Running
+from Tests.patience import PATIENCE
 
 KEY = "the-key-of-everyone"
 CHAT = "/v1/chat/completions"
@@ -228,7 +229,7 @@ def test_the_address_of_the_peer_is_that_of_the_socket(monkeypatch: pytest.Monke
         pytest.skip(f"no IPv6 here: {error}")
     running = Running(admission, sock)
     try:
-        connection = HTTPConnection(called, sock.getsockname()[1], timeout=30)
+        connection = HTTPConnection(called, sock.getsockname()[1], timeout=PATIENCE)
         connection.request("POST", CHAT, BODY, {"Content-Type": "application/json"})
         assert connection.getresponse().status == 200
         connection.close()

@@ -18,6 +18,7 @@ from Middleware.cli.serving.listening import (
 )
 from Middleware.cli.serving.serve_waitress import make_server
 from Middleware.utilities.http.addresses import is_loopback
+from Tests.patience import PATIENCE
 
 
 def test_a_taken_port_is_one_clear_sentence():
@@ -49,7 +50,7 @@ def test_a_name_that_does_not_exist():
 def test_all_ipv6_addresses_include_ipv4():
     with bind_socket("::", 0) as sock:
         start_listening(sock)
-        socket.create_connection(("127.0.0.1", sock.getsockname()[1]), timeout=2).close()
+        socket.create_connection(("127.0.0.1", sock.getsockname()[1]), timeout=PATIENCE).close()
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from Middleware.cli.serving.serve_waitress import make_server
 from Middleware.cli.serving.waitress_connections import Channel, Parser, SlowClients
 from Middleware.models.process import Process, install, process
 from Tests.api.front_dialects import openai_message
+from Tests.patience import PATIENCE
 from Tests.tables import table
 from Tests.workflows.engine_lab import until
 
@@ -59,7 +60,7 @@ class Running:
     def client(self, data: bytes = b"") -> socket.socket:
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.settimeout(5)
+        sock.settimeout(PATIENCE)
         sock.connect(("127.0.0.1", self.server.effective_port and int(self.server.effective_port)))
         sock.sendall(data)
         self.clients.append(sock)
@@ -68,7 +69,7 @@ class Running:
     def stop(self) -> None:
         """End the loop."""
         self._stopping = True
-        self._thread.join(20)
+        self._thread.join(PATIENCE)
 
     def close(self) -> None:
         for sock in self.clients:
@@ -119,11 +120,11 @@ def test_a_head_that_drips_is_given_up_and_a_slow_body_is_not(
 
     server = run(length)
     head = server.client(b"GET / HTTP/1.1\r\nX: ")
-    body = server.client(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\nConnection: close\r\n\r\n")
+    body = server.client(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\nConnection: close\r\n\r\n")
     head.settimeout(0.1)
-    given_up = False
-    for _ in range(20):
-        body.sendall(b"x")
+    given_up, sent = False, 0
+    while not given_up and sent < 500:
+        sent += body.send(b"x")
         with contextlib.suppress(TimeoutError):
             try:
                 head.sendall(b"x")
@@ -131,13 +132,14 @@ def test_a_head_that_drips_is_given_up_and_a_slow_body_is_not(
             except ConnectionError:
                 given_up = True
     assert given_up
-    assert b"".join(iter(lambda: body.recv(4096), b"")).endswith(b"\r\n\r\n20")
+    body.sendall(b"x" * (500 - sent))
+    assert b"".join(iter(lambda: body.recv(4096), b"")).endswith(b"\r\n\r\n500")
 
 
 def test_a_stalled_reader_frees_its_thread_and_a_slow_one_is_kept(
     run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "STALLED_SECONDS", 1.0)
+    monkeypatch.setattr(limits, "STALLED_SECONDS", 3.0)
     monkeypatch.setattr(limits, "SWEEP_SECONDS", 0.1)
     closed: dict[str, float] = {}
 
@@ -153,17 +155,14 @@ def test_a_stalled_reader_frees_its_thread_and_a_slow_one_is_kept(
     started = time.monotonic()
     slow = server.client(GET.replace(b" / ", b" /slow "))
     server.client(GET.replace(b" / ", b" /stalled "))
-    while "/stalled" not in closed and time.monotonic() - started < 6:
+    while "/stalled" not in closed and time.monotonic() - started < PATIENCE:
         slow.recv(1_000_000)
         time.sleep(0.01)
-    assert 0.9 < closed["/stalled"] - started < 6
+    assert closed["/stalled"] - started > 2.9
     assert "/slow" not in closed
     assert max(channel.total_outbufs_len for channel in server.server.active_channels.values()) < 3 * 1024 * 1024
     slow.close()
-    deadline = time.monotonic() + 3
-    while "/slow" not in closed:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    assert until(lambda: "/slow" in closed)
 
 
 def test_a_shortage_of_descriptors_is_waited_out(run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,9 +179,11 @@ def test_a_shortage_of_descriptors_is_waited_out(run: Callable[..., Running], mo
     monkeypatch.setattr(serve_waitress.wasyncore.dispatcher, "accept", refuse)
     server = run(crashing)
     client = server.client(GET)
-    turns = server.turns
+    turns, began = server.turns, time.monotonic()
     time.sleep(0.6)
-    assert 1 < len(accepts) < 10 and server.turns - turns < 50
+    assert until(lambda: len(accepts) > 1)
+    most = 1 + (time.monotonic() - began) / 0.6  # of what fits into 0.6 s
+    assert len(accepts) < 10 * most and server.turns - turns < 50 * most
     failure.clear()
     assert client.recv(12) == b"HTTP/1.1 500"
 
@@ -235,7 +236,7 @@ def test_an_answer_that_ends_while_it_is_written_is_followed_by_a_farewell(
     with near, far:
         channel = Channel(server, near, ("127.0.0.1", 1), server.adj, map={})
         channel.received(b"nonsense\r\n\r\n")  # the server's threads write the answer
-        far.settimeout(5)
+        far.settimeout(PATIENCE)
         assert far.recv(12) == b"HTTP/1.0 400"
         assert until(lambda: channel.close_when_flushed)
         channel.close_when_flushed = False
@@ -496,7 +497,7 @@ def test_a_closed_connection_leaves_nothing_behind(run: Callable[..., Running], 
 )
 def test_the_framing_of_a_body_has_an_end(run: Callable[..., Running], sent: bytes, status: bytes) -> None:
     client = run(AdmissionMiddleware(echo_length)).client()
-    client.settimeout(20)
+    client.settimeout(PATIENCE)
     with contextlib.suppress(OSError):
         client.sendall(LATE + b"Connection: close\r\n" + sent)
     assert read_whole(client).split(b" ")[1] == status

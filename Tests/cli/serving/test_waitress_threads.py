@@ -18,6 +18,7 @@ from Middleware.cli.serving.serve_waitress import MORE_THREADS, Dispatcher, allo
 from Middleware.models.process import Process
 from Middleware.utilities import daemon_threads
 from Middleware.utilities.daemon_threads import DaemonThreadPool
+from Tests.patience import PATIENCE
 from Tests.utilities.shortages import no_more_threads
 from Tests.workflows.engine_lab import until
 
@@ -34,7 +35,7 @@ class Task:
         self.thread = threading.current_thread()
         self._begun.append(self._number)
         if self._gate is not None:
-            self._gate.wait(5)
+            self._gate.wait(PATIENCE)
 
     def cancel(self) -> None:
         self.cancelled = True

@@ -159,9 +159,9 @@ def test_finds_what_the_pattern_finds(text: str) -> None:
 def test_a_megabyte_of_tags_takes_no_time(piece: str, rest: str) -> None:
     count = 1_000_000 // len(piece)
     messages = [m(piece * count)]
-    began = time.perf_counter()
+    began = time.thread_time()
     assert extract_discussion_id(messages) is None
     remove_discussion_id_tag(messages)
     # Time in proportion to the square of the length would be minutes.
-    assert time.perf_counter() - began < 10
+    assert time.thread_time() - began < 10
     assert messages[0]["content"] == {"all": piece * count, "none": "", "newlines": "\n" * count}[rest]

@@ -27,6 +27,7 @@ from Middleware.utilities.files.file_access import (
     resolve_file_path,
 )
 from Middleware.utilities.text_utils import encode_text
+from Tests.patience import CLIENT_PATIENCE, PATIENCE
 
 posix = pytest.mark.skipif(os.name == "nt", reason="permission bits, special files and limits of POSIX systems")
 PROJECT = Path(__file__).parents[3]
@@ -41,7 +42,9 @@ def mode_of(path: Path) -> int:
 
 
 def run_python(code: str, *arguments: object) -> int:
-    return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], cwd=PROJECT, timeout=60).returncode
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], cwd=PROJECT, timeout=CLIENT_PATIENCE
+    ).returncode
 
 
 # -- where a path leads ------------------------------------------------------------------------------------------------
@@ -321,7 +324,7 @@ def waits(locks: PathLocks, path: object, seconds: float = 0.15) -> bool:
     thread.start()
     result = not got.wait(seconds)
     scope.cancel()
-    thread.join(2)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     return result
 
@@ -333,8 +336,8 @@ def test_one_at_a_time_for_each_path(tmp_path: Path) -> None:
         assert waits(locks, tmp_path / "a.txt")
         assert waits(locks, tmp_path / "d" / ".." / "a.txt")
         assert waits(locks, tmp_path / "A.TXT")  # the same file where case does not count
-        assert not waits(locks, tmp_path / "b.txt", 5)
-    assert not waits(locks, tmp_path / "a.txt", 5)
+        assert not waits(locks, tmp_path / "b.txt", PATIENCE)
+    assert not waits(locks, tmp_path / "a.txt", PATIENCE)
 
 
 @posix
@@ -350,7 +353,7 @@ def test_a_lock_is_freed_by_a_failure(tmp_path: Path) -> None:
     locks = PathLocks()
     with pytest.raises(KeyError), locks.held(str(tmp_path / "a")):
         raise KeyError
-    assert not waits(locks, tmp_path / "a", 5)
+    assert not waits(locks, tmp_path / "a", PATIENCE)
 
 
 def test_locks_of_unused_paths_are_forgotten(tmp_path: Path) -> None:
@@ -385,7 +388,7 @@ def test_processes_take_turns(tmp_path: Path) -> None:
     counter.write_text("0")
     command = [sys.executable, "-c", COUNT, str(counter), str(tmp_path / ".lock")]
     workers = [subprocess.Popen(command, cwd=PROJECT) for _ in range(4)]
-    assert [worker.wait(60) for worker in workers] == [0] * 4
+    assert [worker.wait(PATIENCE) for worker in workers] == [0] * 4
     assert counter.read_text() == "100"
 
 
@@ -473,7 +476,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path: Path)
         atomic_write(str(tmp_path / "b.txt"), b"1")
         assert temporary[0].exists()  # its writer is alive
         writer.kill()
-        writer.wait(timeout=60)
+        writer.wait(timeout=CLIENT_PATIENCE)
     make_older(temporary[0])
     (tmp_path / ".other.tmp").write_text("a user's")
     (tmp_path / ".0123456789abcdef.tmp").mkdir()

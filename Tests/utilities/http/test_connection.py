@@ -18,13 +18,14 @@ from Middleware.utilities.http.connection import (
     open_connection,
 )
 from Middleware.utilities.http.wire import Route, parse_target
+from Tests.patience import PATIENCE
 from Tests.stub_backend import StubBackend
 from Tests.utilities.http.lab import certificate, tls_backend
 
 __all__ = ["certificate", "tls_backend"]
 
 # Many times a slice, for a machine that is busy.
-SOON = 5.0
+SOON = PATIENCE
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ import pytest
 from Middleware.utilities import sqlite
 from Middleware.utilities.discussions.vector_memory import conversion, schema
 from Middleware.utilities.discussions.vector_memory.schema import is_token
+from Tests.patience import CLIENT_PATIENCE
 from Tests.utilities.discussions.vector_memory.lab import CIPHER, bytes_on_disk, item, old_database, opened, texts
 
 PROJECT = Path(__file__).resolve().parents[4]
@@ -117,7 +118,7 @@ def test_a_process_that_dies_at_a_statement(path: Path, statements: int, before_
     """Among the last ones are the new index, the commit, dropping old pages, and emptying the log."""
     assert statements > 440
     with converting(path, statements - before_end + 1) as process:
-        assert process.wait(30) == 9
+        assert process.wait(CLIENT_PATIENCE) == 9
     assert {is_token(text) for text in stored(path)} == {before_end < 6}
     assert_whole(path)
 

@@ -21,6 +21,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities import sqlite
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Middleware.utilities.vector_math_utils import vector_to_blob
+from Tests.patience import CLIENT_PATIENCE, PATIENCE
 from Tests.utilities.discussions.vector_memory.lab import (
     CIPHER,
     OTHER,
@@ -264,7 +265,7 @@ def test_one_writer_waits_for_another(path: Path) -> None:
 
 
 def test_waiting_ends_with_the_request(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 60.0)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", CLIENT_PATIENCE)
     scope = CancelScope()
     with opened(path, scope=scope) as memories, closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -272,7 +273,7 @@ def test_waiting_ends_with_the_request(path: Path, monkeypatch: pytest.MonkeyPat
         started = time.monotonic()
         with pytest.raises(EarlyTerminationException):
             memories.store_chunk([item("a")], "h")
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started < PATIENCE
         other.execute("COMMIT")
         assert memories.counts()["memories"] == 0
 

@@ -16,6 +16,7 @@ from Middleware.utilities.discussions.vector_memory import VectorMemories, cache
 from Middleware.utilities.discussions.vector_memory.cache import LatestUsed, held
 from Middleware.utilities.encryption_utils import NO_CIPHER
 from Middleware.utilities.vector_math_utils import vector_to_blob
+from Tests.patience import CLIENT_PATIENCE, PATIENCE
 from Tests.utilities.discussions.vector_memory.lab import CIPHER, item, opened
 from Tests.utilities.shortages import no_more_threads
 
@@ -49,7 +50,7 @@ def test_a_cancelled_request_does_not_wait_for_the_reading_of_another(
 
     def slow(self: VectorMemories, *arguments: object) -> object:
         reading.set()
-        assert go_on.wait(60)
+        assert go_on.wait(2 * CLIENT_PATIENCE)
         return read(self, *arguments)
 
     monkeypatch.setattr(store.VectorMemories, method, slow)
@@ -62,9 +63,9 @@ def test_a_cancelled_request_does_not_wait_for_the_reading_of_another(
     thread.start()
     scope = CancelScope()
     try:
-        assert reading.wait(10)
+        assert reading.wait(PATIENCE)
         # a test that fails must end, too
-        rescue = threading.Timer(30, go_on.set)
+        rescue = threading.Timer(CLIENT_PATIENCE, go_on.set)
         rescue.start()
         threading.Timer(0.1, scope.cancel).start()
         started = time.monotonic()
@@ -75,10 +76,10 @@ def test_a_cancelled_request_does_not_wait_for_the_reading_of_another(
             ) as raised,
         ):
             search(memories)
-        assert time.monotonic() - started < 15 and raised.value.is_cancellation
+        assert time.monotonic() - started < PATIENCE and raised.value.is_cancellation
     finally:
         go_on.set()
-        thread.join(10)
+        thread.join(PATIENCE)
         rescue.cancel()
     assert found == [[1]]
 
@@ -97,7 +98,7 @@ def test_a_lock_is_held_when_the_one_before_ends(scope: CancelScope | None) -> N
     time.sleep(0.3)
     order.append("first")
     lock.release()
-    thread.join(10)
+    thread.join(PATIENCE)
     assert order == ["first", "second"] and not lock.locked()
 
 
@@ -122,7 +123,7 @@ def test_no_thread_stays_for_nothing() -> None:
     kept.get_or_make("a", list)
     timer = kept._timer
     assert timer is not None
-    timer.join(5)
+    timer.join(PATIENCE)
     assert kept._timer is None and len(kept.keys()) == 0
 
 
@@ -133,7 +134,7 @@ def test_a_shortage_of_threads_passes(monkeypatch: pytest.MonkeyPatch) -> None:
         first = kept.get_or_make("a", list)
     assert kept.get_or_make("a", list) is first
     assert kept._timer is not None
-    kept._timer.join(5)
+    kept._timer.join(PATIENCE)
     assert len(kept.keys()) == 0
 
 
