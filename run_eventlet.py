@@ -48,7 +48,8 @@ from functools import partial
 from typing import Any
 
 from Middleware import addons
-from Middleware.api.edge.admission_middleware import BODY_LEFT_KEY, BODY_WHOLE_KEY, MAX_DIGITS
+from Middleware.api.edge.admission_middleware import BODY_LEFT_KEY, BODY_WHOLE_KEY, MAX_DIGITS, STOP_READING_KEY
+from Middleware.api.edge.body_budget import NoRoomError
 from Middleware.api.edge.browser_safety import has_body
 from Middleware.api.running.disconnect_watcher import LAST_REQUEST_KEY
 from Middleware.api.running.running_requests import running_requests
@@ -56,13 +57,14 @@ from Middleware.api.running.shutdown import shut_down
 from Middleware.cli.program import say
 from Middleware.cli.launch import Launch
 from Middleware.cli.serving import limits
-from Middleware.cli.serving.crowd import Crowd, Unfinished
+from Middleware.cli.serving.crowd import Crowd, Stage, Unfinished
 from Middleware.cli.serving.listening import (
     BOTH_FRAMINGS,
     TLS_RECORD,
     TLS_REFUSED,
     DescriptorExhaustion,
     own_error,
+    return_memory_of_bodies,
     start_listening,
 )
 from Middleware.cli.signals import StopSignals
@@ -198,6 +200,7 @@ class _JsonErrorsMixin:
         """Let a client whose body was refused read why, before the connection ends."""
         if self.body_left or BODY_LEFT_KEY in getattr(self, "environ", ()):
             self._flush()
+            self.arrival.is_refused = True
             _linger(self.connection)
         super().finish()  # type: ignore[misc]
 
@@ -218,15 +221,61 @@ class _JsonErrorsMixin:
 
 
 class _Arrival:
-    """A connection that has not sent a whole request."""
+    """A connection. It carries one request."""
 
-    def __init__(self, connection: socket.socket, host: str) -> None:
+    def __init__(self, connection: Any, host: str) -> None:
         self.connection, self.host = connection, host
-        self.has_head = False
+        self.has_head = self.is_whole = self.is_refused = False
+        self._reader: Any = None  # the green thread that waits for a piece of the body
+
+    def take_head(self, environ: dict[str, Any]) -> None:
+        """Note that the head of the request has come, and let its body be stopped."""
+        self.has_head = True
+        if has_body(environ):
+            environ["wsgi.input"] = _Body(environ["wsgi.input"], self)
+            environ[STOP_READING_KEY] = self.stop_reading
+            environ[BODY_WHOLE_KEY] = partial(setattr, self, "is_whole", True)
+        else:
+            self.is_whole = True
+
+    def unfinished(self, writers: dict[int, object]) -> Unfinished["_Arrival"] | None:
+        """What the client has to do next; None while its request is at work, or its answer leaves.
+
+        Args:
+            writers: of the descriptors on which green threads wait until they can write, an object for each wait.
+        """
+        found = partial(Unfinished, self, self.host)
+        if self.is_refused:
+            return found(True, Stage.REFUSAL)
+        if (wait := writers.get(self.connection.fileno())) is not None:
+            return found(wait, Stage.ANSWER)
+        return None if self.is_whole else found(None, Stage.BODY if self.has_head else Stage.HEAD)
+
+    def read(self, stream: Any, size: int) -> bytes:
+        """Read a piece of the body. Raises NoRoomError if it has to end in the meantime."""
+        self._reader = eventlet.getcurrent()
+        try:
+            piece: bytes = stream.read(size)
+            return piece
+        finally:
+            self._reader = None
+
+    def stop_reading(self) -> bool:
+        """End a wait for a piece of the body; return whether there was one."""
+        reader = self._reader
+        if reader is not None:
+            eventlet.kill(reader, NoRoomError)
+        return reader is not None
+
+    def drop(self) -> None:
+        """End the connection for others; with an answer, if a body comes on it."""
+        if not self.stop_reading():
+            with contextlib.suppress(OSError):  # its green thread, which waits for bytes, ends then
+                self.connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Arrivals:
-    """All of them. Closes some when there are many; see ``Crowd``."""
+    """All connections. Closes some when there are many; see ``Crowd``."""
 
     def __init__(self) -> None:
         self._all: set[_Arrival] = set()
@@ -240,15 +289,25 @@ class _Arrivals:
     def leave(self, arrival: _Arrival) -> None:
         self._all.discard(arrival)
 
-    def make_room(self) -> None:
-        """Do so for ever, in a green thread of its own."""
+    def sweep(self) -> None:
+        """Look at them, and whether a request is at work, again and again. It is a green thread of its own."""
         while True:
             eventlet.sleep(limits.SWEEP_SECONDS)
-            found = [Unfinished(arrival, arrival.host, None, arrival.has_head) for arrival in list(self._all)]
+            writers = {wait.fileno: wait for wait in eventlet.hubs.get_hub().get_writers()}
+            found = [one for arrival in list(self._all) if (one := arrival.unfinished(writers)) is not None]
             for one in self._crowd.leaving(found, time.monotonic()):
-                # Its green thread, which waits for bytes, ends then.
-                with contextlib.suppress(OSError):
-                    one.connection.connection.shutdown(socket.SHUT_RDWR)
+                one.connection.drop()
+            return_memory_of_bodies()
+
+
+class _Body:
+    """The body of a request as Eventlet's input reads it, whose wait for the next piece can be ended."""
+
+    def __init__(self, stream: Any, arrival: _Arrival) -> None:
+        self._stream, self.read = stream, partial(arrival.read, stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _protocol(arrivals: _Arrivals) -> type:
@@ -266,10 +325,7 @@ def _protocol(arrivals: _Arrivals) -> type:
 
         def get_environ(self) -> dict[str, Any]:
             environ: dict[str, Any] = super().get_environ()
-            self.arrival.has_head = True
-            environ[BODY_WHOLE_KEY] = leave = partial(arrivals.leave, self.arrival)
-            if not has_body(environ):
-                leave()
+            self.arrival.take_head(environ)
             return environ
 
         def finish(self) -> None:
@@ -306,7 +362,7 @@ def serve(launch: Launch) -> None:
     eventlet.wsgi.MAX_HEADER_LINE = eventlet.wsgi.MAX_TOTAL_HEADER_SIZE = limits.HEAD_BYTES
     arrivals = _Arrivals()
     with StopSignals() as signals:  # before the first request is taken
-        sweeper = eventlet.spawn(arrivals.make_room)
+        sweeper = eventlet.spawn(arrivals.sweep)
         acceptor = eventlet.spawn(
             eventlet.wsgi.server,
             _ListeningSocket(launch.sock),

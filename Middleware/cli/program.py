@@ -30,12 +30,6 @@ class FlagError(StartError):
     status = 2
 
 
-# The parameter of mallopt, as glibc's malloc.h has it, and its value at the start of a process is 128 KB.
-_M_MMAP_THRESHOLD = -3
-# In bytes. Smaller blocks are used again soon, and each one that the system gives is cleared first.
-_LARGE_BLOCK = 1024 * 1024
-
-
 class NotDoneError(OperatorError):
     """A command could not be carried out, or not to its end; the text says why and what is left to do."""
 
@@ -62,20 +56,6 @@ def raise_descriptor_limit(wanted: int = WANTED_DESCRIPTORS) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
     except (OSError, ValueError) as error:
         say(f"WARNING: the limit of open files stays at {soft}: {error}", error_stream=True)
-
-
-def return_large_blocks() -> None:
-    """Let the C library give large blocks back to the system as soon as they are free.
-
-    glibc raises the size from which it does so by itself, up to 32 MB: then a server keeps what a few large bodies
-    took. A size that is set stays.
-    """
-    if sys.platform == "linux":
-        import ctypes
-
-        # Other C libraries have no such function.
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
 def launcher() -> list[str]:

@@ -14,11 +14,12 @@ from Middleware.cli.arguments import apply_arguments, parse_arguments
 from Middleware.cli.commands import command_list, find_command, no_such_command
 from Middleware.cli.launch import Launch
 from Middleware.cli.preparation import build_application, configure
-from Middleware.cli.program import StartError, prepare_process, program_name, return_large_blocks, say
+from Middleware.cli.program import StartError, prepare_process, program_name, say
 from Middleware.cli.running_server import announced
 from Middleware.cli.signals import end_orderly
 from Middleware.cli.standard_streams import run_command
 from Middleware.common import instance_global_variables as instance
+from Middleware.utilities.free_memory import return_large_blocks
 from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.http.via import own_server
 

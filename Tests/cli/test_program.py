@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -17,9 +16,9 @@ from Tests.patience import CLIENT_PATIENCE
 ROOT = config_utils.get_project_root_directory_path()
 
 
-def python(code, *words, **environment):
+def python(code, **environment):
     return subprocess.run(
-        [sys.executable, "-c", code, *words],
+        [sys.executable, "-c", code],
         cwd=ROOT,
         capture_output=True,
         timeout=CLIENT_PATIENCE,
@@ -76,30 +75,3 @@ def test_the_usage_names_what_a_person_types(script, start_script):
 def test_each_start_script_says_what_it_is(script):
     text = (PROJECT / script).read_text(encoding="utf-8")
     assert any(START_SCRIPT in line and script in line for line in text.splitlines())
-
-
-BLOCKS = """
-import ctypes, sys
-from Middleware.cli.program import return_large_blocks
-
-class Figures(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd a b c d e".split()]
-
-ask = ctypes.CDLL(None).mallinfo2
-ask.restype = Figures
-
-if sys.argv[1:]:
-    return_large_blocks()
-bytearray(25 * 1024 * 1024)
-before = ask().hblks
-held = bytearray(24 * 1024 * 1024)
-print(ask().hblks - before)
-"""
-
-
-@pytest.mark.skipif(
-    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc tells which blocks it has"
-)
-def test_large_blocks_are_those_of_the_system_again():
-    """After a large one was freed, glibc keeps what follows for itself."""
-    assert [python(BLOCKS, *words).stdout.split() for words in ([], ["yes"])] == [[b"0"], [b"1"]]

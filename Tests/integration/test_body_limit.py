@@ -65,6 +65,7 @@ def test_the_limit_is_exact(small: Launcher, backend: Backend, chunk: int) -> No
     assert backend.nodes() == ["single"]
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("chunk", [0, 65536], ids=["length", "chunks"])
 @pytest.mark.parametrize(
     ("path", "error"),

@@ -3,16 +3,13 @@ of a retried request."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import logging
 import os
-import socket
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -25,7 +22,7 @@ from Middleware.api.edge.access_keys import (
     authorization_of,
     idempotency_key_in,
 )
-from Middleware.api.edge.body_budget import BodyBudget
+from Middleware.api.edge.body_budget import BodyBudget, NoRoomError
 from Middleware.api.edge.browser_safety import (
     ANTHROPIC_ID_HEADER,
     REQUEST_ID_HEADER,
@@ -63,6 +60,9 @@ NO_ROOM_KEY = "wilmer.no_room"
 """Set in the WSGI environ, with ``BODY_LEFT_KEY``, if there was no room for the body."""
 BODY_WHOLE_KEY = "wilmer.body_whole"
 """The key of a function in the WSGI environ that is called when the body is whole. Servers may set it."""
+STOP_READING_KEY = "wilmer.stop_reading"
+"""The key of a function in the WSGI environ that ends a wait for the next piece of the body: reading it raises
+NoRoomError then. Servers may set it."""
 BODY_LEFT_KEY = "wilmer.body_left"
 """Set in the WSGI environ if part of the body was not read, so that the connection cannot carry another request."""
 NOT_STORED = [*SECURITY_HEADERS, ("Cache-Control", "no-store")]
@@ -358,10 +358,6 @@ class _BodyTooLargeError(Exception):
     """The body has more bytes than allowed."""
 
 
-class _NoRoomError(Exception):
-    """All bodies that arrive now have more bytes than allowed, and this one is refused, or the largest of them."""
-
-
 def take_body(environ: WSGIEnvironment, limit: int | None) -> Refusal | None:
     """Read the whole body into memory, so that the socket afterwards shows whether the client is still connected.
 
@@ -387,7 +383,7 @@ def _refusal_in_reading(environ: WSGIEnvironment, limit: int | None, coding: str
             "413 Content Too Large",
             f"The request body is larger than {(limit or 0) // MEGABYTE} MB (--max-request-mb).",
         )
-    except _NoRoomError:
+    except NoRoomError:
         return NO_ROOM
     except zlib.error:
         return Refusal("400 Bad Request", f"The request body is not what its content coding '{coding}' says.")
@@ -423,11 +419,12 @@ def _read_body(environ: WSGIEnvironment, limit: int | None, coding: str) -> None
 
 
 def _gathered(pieces: Iterable[bytes], environ: WSGIEnvironment) -> io.BytesIO:
-    """Return a body in one piece. Raises _NoRoomError."""
+    """Return a body in one piece. Raises NoRoomError."""
     budget, body = process().one(BodyBudget), io.BytesIO()
-    held = budget.begin(partial(_stop_reading, environ))
+    # Where the server cannot end the wait for the next piece, that piece does.
+    held = budget.begin(environ.get(STOP_READING_KEY, lambda: None))
     if held is None:
-        raise _NoRoomError
+        raise NoRoomError
     try:
         for piece in pieces:
             body.write(piece)
@@ -436,22 +433,11 @@ def _gathered(pieces: Iterable[bytes], environ: WSGIEnvironment) -> io.BytesIO:
             time.sleep(0)
             if held.ended:
                 break
-    except (EOFError, OSError, ValueError):
-        if not held.ended:
-            raise
     finally:
         budget.leave(held)
-    # Also if it has become whole: its socket cannot be read any more, as that of a client that has left.
     if held.ended:
-        raise _NoRoomError
+        raise NoRoomError
     return body
-
-
-def _stop_reading(environ: WSGIEnvironment) -> None:
-    """End a wait for the next piece of a body, where the server tells its socket. Others notice at the next piece."""
-    if (server_input := environ.get("eventlet.input")) is not None:
-        with contextlib.suppress(OSError):
-            server_input.get_socket().shutdown(socket.SHUT_RD)
 
 
 def _declared_length(environ: WSGIEnvironment) -> int | None:

@@ -11,6 +11,12 @@ _MEGABYTE = 1024 * 1024
 # The part of the process's memory, and its bounds: a few images always fit, and a large machine is not filled.
 _PART = 4
 _LEAST, _MOST = 64 * _MEGABYTE, 1024 * _MEGABYTE
+# What bodies have held may have left free blocks behind, of which a server with small requests keeps few.
+_MUCH = 64 * _MEGABYTE
+
+
+class NoRoomError(Exception):
+    """There is no room for a body, or it is the largest of those that have too little."""
 
 
 class Body:
@@ -21,7 +27,7 @@ class Body:
         ended: it will not be read any further, as there is no room for it.
     """
 
-    def __init__(self, end: Callable[[], None]) -> None:
+    def __init__(self, end: Callable[[], object]) -> None:
         self.size = 0
         self.ended = False
         self.end = end
@@ -37,10 +43,12 @@ class BodyBudget:
     def __init__(self, limit: int | None = None) -> None:
         self._limit = min(max((allowed_memory() or 0) // _PART, _LEAST), _MOST) if limit is None else limit
         self._held = 0
+        # Of all bodies that have left.
+        self._freed = 0
         self._bodies: set[Body] = set()
         self._lock = threading.Lock()
 
-    def begin(self, end: Callable[[], None]) -> Body | None:
+    def begin(self, end: Callable[[], object]) -> Body | None:
         """Return the body of a request whose head has come; None while the budget is full, which ends the largest one.
 
         ``end`` is called when this body has to end, on any thread. Call ``leave`` when it is whole, or given up.
@@ -71,6 +79,14 @@ class BodyBudget:
         with self._lock:
             self._drop(body)
 
+    def has_freed_much(self) -> bool:
+        """Return whether bodies have held much since this was true last, and none holds anything now."""
+        with self._lock:
+            is_much = not self._held and self._freed >= _MUCH
+            if is_much:
+                self._freed = 0
+            return is_much
+
     def _end_largest(self) -> Body:
         largest = max(self._bodies, key=lambda body: body.size)
         self._drop(largest)
@@ -81,3 +97,4 @@ class BodyBudget:
         if body in self._bodies:
             self._bodies.remove(body)
             self._held -= body.size
+            self._freed += body.size

@@ -1,4 +1,4 @@
-"""Which connections must go when those without a whole request take the room of others."""
+"""Which connections must go when those that do not get on take the room of others."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import heapq
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum, auto
 from ipaddress import IPv6Address, ip_network
 from typing import Generic, TypeVar
 
@@ -18,32 +19,48 @@ Connection = TypeVar("Connection")
 _IPV6_PREFIX = 64
 
 
+class Stage(Enum):
+    """What is unfinished on a connection."""
+
+    HEAD = auto()
+    """The head of a request, if anything of it has come."""
+    BODY = auto()
+    """The body of a request."""
+    ANSWER = auto()
+    """An answer, of which bytes wait for the client to take them."""
+    REFUSAL = auto()
+    """Nothing but that the client goes on sending what was refused, and may not have read why."""
+
+
 @dataclass(frozen=True, eq=False)
 class Unfinished(Generic[Connection]):
-    """A connection without a whole request.
+    """A connection with something unfinished.
 
     Attributes:
-        phase: another object for each request on it.
-        has_head: the head has come, and the body has not.
+        phase: changes with each request on it, and whenever the client has taken something of an answer.
     """
 
     connection: Connection
     host: str
     phase: object
-    has_head: bool
+    stage: Stage
 
 
 class Crowd(Generic[Connection]):
     """Chooses the connections that must go.
 
-    Whole requests and running answers are never limited: behind a proxy all clients have one address.
+    Requests at work and answers that are taken are never limited: behind a proxy all clients have one address.
 
     Args:
         room: the number of connections that the server has.
+
+    Attributes:
+        is_there: whether half of all connections or more were unfinished at the last look.
     """
 
     def __init__(self, room: int) -> None:
         self.most = room // 2
+        self.is_there = False
         # Of each connection, its phase, since when it is in it, and since when it has been found each time (monotonic).
         self._known: dict[Connection, tuple[object, float, float]] = {}
 
@@ -53,15 +70,24 @@ class Crowd(Generic[Connection]):
         known, self._known = self._known, {}
         for one in all_of_them:
             phase, since, first = known.get(one.connection, (None, now, now))
-            self._known[one.connection] = one.phase, since if phase is one.phase else now, first
-        if len(all_of_them) < self.most:
+            self._known[one.connection] = one.phase, since if phase == one.phase else now, first
+        # A client that reads its answer, however slowly, does not count, and neither does a short pause.
+        counted = [one for one in all_of_them if one.stage is not Stage.ANSWER or self._is_late(one, now)]
+        self.is_there = len(counted) >= self.most
+        if not self.is_there:
             return []
-        late: list[Unfinished[Connection]] = []
-        others: list[Unfinished[Connection]] = []
-        for one in all_of_them:
-            is_late = not one.has_head and self._age(one, now) >= limits.CROWDED_HEAD_SECONDS
-            (late if is_late else others).append(one)
+        # These do not count from here on: others would have to go for them as well.
+        refused = [one for one in counted if one.stage is Stage.REFUSAL]
+        others = [one for one in counted if one.stage is not Stage.REFUSAL]
+        late = [one for one in refused if self._age(one, now) >= limits.CROWDED_GRACE_SECONDS]
+        if len(others) < self.most:
+            return late
+        late += [one for one in others if one.stage is Stage.HEAD and self._is_late(one, now)]
+        others = [one for one in others if one.stage is not Stage.HEAD or not self._is_late(one, now)]
         return late + self._oldest(others, len(others) - self.most + 1, now)
+
+    def _is_late(self, one: Unfinished[Connection], now: float) -> bool:
+        return self._age(one, now) >= limits.CROWDED_SECONDS
 
     def _age(self, one: Unfinished[Connection], now: float) -> float:
         return now - self._known[one.connection][1]

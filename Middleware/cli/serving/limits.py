@@ -10,9 +10,10 @@ IDLE_SECONDS = 120.0
 # would keep a connection for ever.
 HEAD_SECONDS = 120.0
 
-# While connections without a whole request are half of all: the time for a head, how old they must be to be closed for
-# others (what came with them may not have been read), and the time between two looks at them.
-CROWDED_HEAD_SECONDS = 10.0
+# While connections without a whole request, and those whose client takes nothing of its answer, are half of all: the
+# time for a head, and the pause after which such an answer counts; how old they must be to be closed for others (what
+# came with them may not have been read); and the time between two looks at them.
+CROWDED_SECONDS = 10.0
 CROWDED_GRACE_SECONDS = 2.0
 CROWDED_SWEEP_SECONDS = 0.2
 

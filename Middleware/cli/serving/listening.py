@@ -1,4 +1,5 @@
-"""What the servers share: the listening socket, its addresses, and errors that never reach the application."""
+"""What the servers share: the listening socket, its addresses, errors that never reach the application, and what
+they do while no request is at work."""
 
 from __future__ import annotations
 
@@ -9,14 +10,17 @@ import socket
 import sys
 
 from Middleware.api.edge.admission_middleware import NOT_STORED, id_headers
+from Middleware.api.edge.body_budget import BodyBudget
 from Middleware.api.edge.browser_safety import Headers
 from Middleware.api.errors import PublicError, error_body, one_line
-from Middleware.api.running.running_requests import REQUEST_ID_KEY
+from Middleware.api.running.running_requests import REQUEST_ID_KEY, running_requests
 from Middleware.cli.program import StartError
 from Middleware.cli.serving import limits
+from Middleware.models.process import process
 from Middleware.models.request_context import new_request_id
 from Middleware.services.response_builder_service import to_json
 from Middleware.utilities.command_lines import in_container
+from Middleware.utilities.free_memory import return_small_blocks
 from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.once import Once
 
@@ -101,6 +105,12 @@ class DescriptorExhaustion:
         """Note that a connection was accepted."""
         if self._reports.over("accept"):
             logger.info("Connections are accepted again")
+
+
+def return_memory_of_bodies() -> None:
+    """Give back what large bodies have left behind, once no request is at work. Call it every second or so."""
+    if not running_requests().at_work and process().one(BodyBudget).has_freed_much():
+        return_small_blocks()
 
 
 def own_error(status: int, message: str, path: str) -> tuple[Headers, bytes]:

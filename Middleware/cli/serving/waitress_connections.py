@@ -21,8 +21,8 @@ from waitress.utilities import BadRequest
 from Middleware.api.edge.admission_middleware import BODY_LEFT_KEY, MEGABYTE, NO_ROOM_KEY
 from Middleware.api.edge.body_budget import Body, BodyBudget
 from Middleware.cli.serving import limits
-from Middleware.cli.serving.crowd import Crowd, Unfinished
-from Middleware.cli.serving.listening import BOTH_FRAMINGS, TLS_RECORD, TLS_REFUSED, own_error
+from Middleware.cli.serving.crowd import Crowd, Stage, Unfinished
+from Middleware.cli.serving.listening import BOTH_FRAMINGS, TLS_RECORD, TLS_REFUSED, own_error, return_memory_of_bodies
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.process import process
 
@@ -258,19 +258,21 @@ class Channel(HTTPChannel):
                 self.server.add_task(self)
 
     @property
-    def is_unfinished(self) -> bool:
-        """Whether no whole request is on the connection, and nothing of an answer."""
-        return not self.requests and not self.total_outbufs_len
-
-    def answered_for(self, now: float) -> float | None:
-        """Return for how many seconds the client of a refused request has had its answer; None for any other one."""
-        if not self._discards_input:
+    def unfinished(self) -> Unfinished[Channel] | None:
+        """What the client has to do next; None while its request is at work, or its answer leaves."""
+        found = partial(Unfinished, self, self.addr[0])
+        if self.total_outbufs_len:
+            return found(self.sends, Stage.ANSWER)
+        if self.requests:
             return None
-        return 0.0 if self._lingers_until is None else limits.LINGER_SECONDS - (self._lingers_until - now)
+        if self._discards_input:
+            return found(self._lingers_until, Stage.REFUSAL)
+        head = self.request
+        return found(head, Stage.BODY if head is not None and head.headers_finished else Stage.HEAD)
 
     def drop(self) -> None:
-        """End a connection without a whole request, for others; with an answer, if a body comes on it."""
-        if self._body is not None and self.request is not None:
+        """End a connection for others; with an answer, if a body comes on it."""
+        if self._body is not None and self.request is not None and not self.total_outbufs_len:
             self._give_up_body(self.request)
         else:
             self.handle_close()
@@ -394,30 +396,20 @@ class SlowClients:
         clients = [channel for channel in list(channels) if isinstance(channel, Channel)]
         self._close_stalled([channel for channel in clients if channel.total_outbufs_len], now)
         self._close_unfinished(clients, now)
-        self._make_room([channel for channel in clients if channel.is_unfinished], now)
+        self._make_room(clients, now)
+        return_memory_of_bodies()
 
     def _make_room(self, clients: list[Channel], now: float) -> None:
         if self._crowd is None:
             if not clients:
                 return
             self._crowd = Crowd(clients[0].adj.connection_limit)
-        is_crowd = len(clients) >= self._crowd.most
-        found = []
-        for client in clients:
-            # Those that have their answer do not count: others would have to go for them as well.
-            seconds = client.answered_for(now)
-            if seconds is None:
-                head = client.request
-                has_head = head is not None and head.headers_finished
-                found.append(Unfinished(client, client.addr[0], head, has_head))
-            elif is_crowd and seconds >= limits.CROWDED_GRACE_SECONDS:
-                client.handle_close()
-        leaving = self._crowd.leaving(found, now)
+        leaving = self._crowd.leaving([one for client in clients if (one := client.unfinished) is not None], now)
         for one in leaving:
             one.connection.drop()
         if leaving:
-            logger.info("%d connections without a whole request are closed to make room for others", len(leaving))
-        if is_crowd:
+            logger.info("%d connections whose clients do not get on are closed to make room for others", len(leaving))
+        if self._crowd.is_there:
             self._next_sweep = now + limits.CROWDED_SWEEP_SECONDS
 
     def _close_stalled(self, clients: list[Channel], now: float) -> None:

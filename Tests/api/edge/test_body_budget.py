@@ -86,6 +86,38 @@ def test_a_quarter_of_the_memory_between_bounds(
     assert a.ended
 
 
+@table(
+    ("done", "much"),
+    [
+        ("a a63 -a", False),
+        ("a a64 -a", True),
+        # Whatever has become of them: in small pieces, one after the other, ended for others.
+        ("a a32 -a b b32 -b", True),
+        ("a a900 b b200 -b", True),
+        # Not while any is held; one that holds nothing does not count.
+        ("a a64 b b1 -a", False),
+        ("a b a64 -a", True),
+        # Each time anew.
+        ("a a64 -a ? b b63 -b", False),
+        ("a a64 -a ? b b64 -b", True),
+    ],
+)
+def test_whether_bodies_have_left_much_behind(done: str, much: bool) -> None:
+    budget, known = BodyBudget(1000 << 20), dict[str, Body | None]()
+    for step in done.split():
+        name = step.strip("-?0123456789")
+        body = known.get(name)
+        if step == "?":
+            assert budget.has_freed_much() and not budget.has_freed_much()
+        elif body is None:
+            known[name] = budget.begin(lambda: None)
+        elif step.startswith("-"):
+            budget.leave(body)
+        else:
+            budget.hold(body, int(step[len(name) :]) << 20)
+    assert budget.has_freed_much() is much
+
+
 NO_LIMIT = str((1 << 63) - 4096)
 
 
@@ -116,7 +148,7 @@ def test_this_process_may_have_some_memory() -> None:
 
 
 def test_a_body_that_is_chosen_after_its_last_piece_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its socket reads no more, as that of a client that has left, for which the request would be cancelled."""
+    """Others have its room."""
     made, budget = Process(), BodyBudget(8)
     made.put(BodyBudget, budget)
     other = budget.begin(lambda: None)

@@ -7,16 +7,22 @@ import sys
 
 import pytest
 
+from Middleware.api.edge.body_budget import BodyBudget
+from Middleware.api.running.running_requests import RunningRequests
 from Middleware.cli.program import StartError
 from Middleware.cli.serving import listening
 from Middleware.cli.serving.listening import (
     bind_socket,
     outward_addresses,
+    return_memory_of_bodies,
     start_listening,
     url_of,
     urls_elsewhere,
 )
 from Middleware.cli.serving.serve_waitress import make_server
+from Middleware.cli.serving.waitress_connections import SlowClients
+from Middleware.models.process import Process, install
+from Middleware.models.request_context import RequestContext
 from Middleware.utilities.http.addresses import is_loopback
 from Tests.patience import PATIENCE
 
@@ -112,3 +118,29 @@ def test_one_address_needs_no_others(address):
 def test_a_container_does_not_know_its_address_outside(monkeypatch):
     monkeypatch.setattr(listening, "in_container", lambda: True)
     assert urls_elsewhere("0.0.0.0", 5000) == []
+
+
+@pytest.mark.parametrize("look", [return_memory_of_bodies, lambda: SlowClients().sweep([])], ids=["itself", "Waitress"])
+def test_memory_of_bodies_is_given_back_when_nothing_is_at_work(look, monkeypatch):
+    made, budget, requests, request = Process(), BodyBudget(), RunningRequests(), RequestContext()
+    made.put(BodyBudget, budget)
+    made.put(RunningRequests, requests)
+    given = []
+    monkeypatch.setattr(listening, "return_small_blocks", lambda: given.append(requests.at_work))
+    replaced = install(made)
+    try:
+        look()
+        requests.arrive(request)
+        body = budget.begin(lambda: None)
+        budget.hold(body, 100 << 20)
+        look()
+        budget.leave(body)
+        # The body is parsed now, and takes memory in other forms.
+        look()
+        assert not given
+        requests.leave(request)
+        look()
+        look()
+        assert given == [False]
+    finally:
+        install(replaced)
