@@ -53,7 +53,11 @@ print(int(rss() - before > 50))
 
 def says(code: str, *words: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", START + code, *words], cwd=PROJECT, capture_output=True, timeout=CLIENT_PATIENCE, text=True
+        [sys.executable, "-c", START + code, *words],
+        cwd=PROJECT,
+        capture_output=True,
+        timeout=CLIENT_PATIENCE,
+        text=True,
     )
     return done.stdout.strip() or done.stderr
 
