@@ -11,7 +11,7 @@ import re
 import threading
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +20,12 @@ import pytest
 from Middleware.cli.program import raise_descriptor_limit
 from Tests.api.front_dialects import FRONTS, Front
 from Tests.integration.launcher import NO_MARKS, ConfigTree, Launcher, api_type, endpoint, llm_node
+from Tests.patience import CLIENT_PATIENCE
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_answer, node_of
 
 USERS = ("alice", "bob")
 PER_USER = 100
 TOGETHER = PER_USER * len(USERS)
-PATIENCE_SECONDS = 60
 MARKER = re.compile(r"marker-[0-9a-f]{32}")
 
 
@@ -59,7 +59,11 @@ class BarrierBackend(StubBackend):
 
     @property
     def complete(self) -> bool:
-        return self._all_asked.is_set()
+        return self._missing <= 0
+
+    def give_up(self) -> None:
+        """Answer although not all of them have asked."""
+        self._all_asked.set()
 
     def respond(self, request: RecordedRequest) -> Reply:
         body = request.json
@@ -105,8 +109,8 @@ class Scene:
 def send(port: int, user: str, number: int, start: threading.Barrier) -> Exchange:
     front, stream, marker = FRONTS[number % 4], number >= PER_USER // 2, f"marker-{uuid.uuid4().hex}"
     body = front.body(f"{marker}[DiscussionId]talk-{number}[/DiscussionId]", model=user, stream=stream)
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
-    start.wait(PATIENCE_SECONDS)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=CLIENT_PATIENCE)
+    start.wait(CLIENT_PATIENCE)
     try:
         connection.request("POST", front.path, json.dumps(body))
         response = connection.getresponse()
@@ -138,8 +142,10 @@ def scene(script: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sce
                 jobs = [
                     pool.submit(send, server.port, user, number, start) for number in range(PER_USER) for user in USERS
                 ]
+                if wait(jobs, return_when=FIRST_EXCEPTION).not_done:
+                    backend.give_up()
             exchanges = [job.result() for job in jobs]
-            backend.wait_requests(3 * TOGETHER, PATIENCE_SECONDS)
+            backend.wait_requests(3 * TOGETHER, CLIENT_PATIENCE)
         yield Scene(tree.public, root / "logs", exchanges, backend)
 
 
