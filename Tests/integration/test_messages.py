@@ -114,6 +114,8 @@ def test_silence(silent: dict[str, Response]) -> None:
             "message_delta",
             "message_stop",
         ]
+    # The other one may have been delayed by what else the machine does.
+    assert min(silent[text].seconds for text in ("first", "between")) < 3 * PINGS
     begun = [names(silent["first"].body).index(name) for name in ("ping", "content_block_start")]
     assert begun[1] - begun[0] >= PINGS
 
