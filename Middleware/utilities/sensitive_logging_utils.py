@@ -49,16 +49,20 @@ SECRET_ENDING = (
     r"|(?<![a-z])(?:sig|sas))"
 )
 _LINK = r"(?:[_.-]|%5f|%2d)?"
+_WORDS = r"(?:secret|passw(?:or)?d|passphrase|pwd|signature)"
 # Names that a prompt does not have as words: sorted(names, key=len) is not a secret.
-_SURE = (
+_COMPOUND = (
     rf"(?:(?:api|access|secret|private|account|auth|client|license|master|subscription|signing|shared){_LINK}key"
     rf"|(?:access|auth|bearer|bot|csrf|id|refresh|security|session){_LINK}token"
-    r"|secret|passw(?:or)?d|passphrase|pwd|signature)"
+    rf"|(?:app|client|consumer|webhook){_LINK}secret|(?<=[a-z\d][_-]){_WORDS})"
 )
+_SURE = rf"(?:{_COMPOUND}|{_WORDS})"
 # No more backslashes than JSON in a string of JSON has. The first is a mark between the marks of a shell.
 _MARK = r"(?:'\\{0,8}\"'\\{0,8}\"'|\\{0,8}[\"'])"
 # Between marks, which may be escaped, or up to what ends a value.
 _VALUE = rf"(?:(?P<mark>{_MARK})(?P<inner>(?:(?!(?P=mark))(?:\\.|.))*)|(?P<bare>(?:\{{[\w.]+}}|[^\s&;,\"'#\\)\]}}])+))"
+# Behind a name that may also stand in a sentence or in code, as in ``api_key: str``: in marks, or with a digit.
+_KEY_VALUE = rf"(?={_MARK}|[^\s\"'\\]*\d){_VALUE}"
 _SCHEMES = r"(?:(?:Bearer|Basic|Token|Digest)\s+)?"
 _REST = rf"(?P<bare>(?:(?!{_MARK}|\\n)[^\n])+)"
 _TO_SPACE = rf"(?:(?P<mark>{_MARK})(?P<inner>(?:(?!(?P=mark))(?:\\.|.))*)|(?P<bare>(?:(?!{_MARK})\S)+))"
@@ -84,6 +88,8 @@ _IN_TEXT = tuple(
         rf"{_BEGIN}x-(?:\w+-)*{SECRET_ENDING}\s*:\s*{_SCHEMES}{_REST}",
         rf"{_BEGIN}(?:set-)?cookie\s*:\s*(?=[\w.-]+=){_REST}",
         rf"{_SURE}\s?=\s?{_VALUE}",
+        rf"{_COMPOUND}\s*:\s*{_KEY_VALUE}",
+        rf"--(?:[a-z]+-)*{_SURE}{_GAP}+{_KEY_VALUE}",
         rf"{SECRET_ENDING}{_MARK}\s*[:=]\s*(?:\[\s*)?{_VALUE}",
         rf"(?:api|auth|access|subscription)-(?:key|token)\s*:\s*{_SCHEMES}{_REST}",
         rf"authorization\s*:\s*(?:Bearer|Basic|Token|Digest)\s+{_REST}",
@@ -101,7 +107,7 @@ _IN_COMMAND = tuple(
         r"(?<![\w.])[\w.-]{1,64}:(?P<bare>[^\s\"'@/:]+)@[\w.-]",
     )
 )
-_SIGN = re.compile(r"[=:@]")
+_SIGN = re.compile(r"[=:@]|--\w")
 _COMMAND = re.compile(r"(?:^|\W|\\[nrt])curl(?:\.exe)?(?=\s|\\)")
 # In JSON with a mistake: what stands after the name of a secret, whatever marks are between the two. More than three
 # quotation marks are those of an empty value, and of the next key.
@@ -257,7 +263,7 @@ def mask_url(url: str) -> str:
 
 def mask_data(text: str) -> str:
     """Return data of a request with its secrets masked; of very long data, its beginning and its end."""
-    # A secret has a sign between it and its name.
+    # A secret has a sign between it and its name, or an option before it.
     if not _SIGN.search(text):
         return text
     if len(text) > MAX_MASKED_CHARACTERS:

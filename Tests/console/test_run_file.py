@@ -88,6 +88,8 @@ def test_another_file_says_what_is_wrong_with_it(page: Page, api: World, content
 
 
 NODE = [1, None, "node", "N", 0, 5, "ok", {}, {}]
+# With each id eight times, a tree of copies has a million rows.
+CHAIN = [[number, number - 1 or None, "node", "N", number, 5, "ok", {}, {}] for number in range(1, 8)]
 DEEP = [[number, number - 1 or None, "node", "N", number, 5, "ok", {}, {}] for number in range(1, 30_000)]
 
 
@@ -118,6 +120,7 @@ def test_no_hostile_file_leaves_a_blank_page(page: Page, api: World) -> None:
             [[1, None, "llm", "N", 0, 5, "ok", {"response.finish_reasons": 5}, {"payload": {"messages": 5}}]],
             [[1, None, "llm", "N", 0, 5, "ok", {}, {"payload": {"messages": [None, 5, {"content": {"a": 1}}]}}]],
             DEEP,
+            CHAIN * 8,
         )
     ]
     files += [{**RUN_FILE, "texts": texts} for texts in (5, "x", {"1": 5}, [[]])]
@@ -139,6 +142,20 @@ def test_no_hostile_file_leaves_a_blank_page(page: Page, api: World) -> None:
         expect(page.get_by_role("heading", name=f"Run {good[:8]}", level=1)).to_be_visible()
         page.goto(page.url.partition("#")[0] + "#/runs")
     assert not blank, blank
+
+
+def test_a_hostile_address_is_copied_as_text(page: Page, api: World) -> None:
+    """A button that fails would be an error of the page, which fails the test."""
+    for number, address in enumerate((5, ["x"], {"replaceAll": 1}, None)):
+        rows = spans()
+        rows[3][7] = {"endpoint": "Main", "url.full": address}
+        run_id = f"{number:04d}cafe01234567"
+        choose(page, {**RUN_FILE, "spans": rows, "run": {**RUN, "id": run_id}})
+        expect(page.get_by_role("heading", name=f"Run {run_id[:8]}", level=1)).to_be_visible()
+        page.get_by_role("treeitem", name="Main").first.click()
+        page.get_by_role("button", name="Copy as curl").click()
+        said = page.get_by_text("Copied").or_(page.get_by_text("The browser does not allow it"))
+        expect(said).to_be_visible()
 
 
 def test_a_node_shows_what_its_tool_was_asked(page: Page, api: World) -> None:

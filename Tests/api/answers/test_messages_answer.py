@@ -195,6 +195,19 @@ A, B = begin(0, "a", '{"x"'), begin(1, "b", '{"y"')
             [[begin(0, "a"), begin(1, "b", {"y": 2})]],
             [("tool_use", "call_0", "a"), ".", ("tool_use", "call_1", "b"), ("+", '{"y": 2}'), "."],
         ),
+        # What is not an object is left out, at once or piece by piece; white space before one is not.
+        *(
+            ([[begin(0, "a", first)], [fragment(0, second)]], [("tool_use", "call_0", "a"), *shown, "."])
+            for first, second, shown in (
+                ("[1", "]", []),
+                ("x", "", []),
+                ('"{', '}"', []),
+                ([1], "", []),
+                ("5", "{}", []),
+                (" \n", '{"x": 1}', [("+", ' \n{"x": 1}')]),
+                (" ", " ", []),
+            )
+        ),
         # Text ends what is open, and what waits comes before it.
         (
             [[A], [B], "done"],

@@ -14,10 +14,11 @@ export function spanTree(rows) {
   const byId = new Map(rows.map(([id, , kind, name, start, length, status, attributes, texts]) => [id, {
     id, parent: null, kind, name, start, duration: length, status, attributes: attributes ?? {}, texts: texts ?? {}, children: [], level: 1 }]));
   const roots = [];
-  for (const [id, parentId] of rows) {
-    const span = byId.get(id);
+  const parents = new Map(rows);
+  // A file may have an id several times: a span that its parent has twice would double with each level below it.
+  for (const span of byId.values()) {
     // The parent may be one of those that a very long run leaves out.
-    span.parent = byId.get(parentId) ?? null;
+    span.parent = byId.get(parents.get(span.id)) ?? null;
     (span.parent?.children ?? roots).push(span);
   }
   const all = [];

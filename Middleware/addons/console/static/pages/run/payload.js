@@ -1,5 +1,5 @@
 /** The messages and settings in a payload, whichever kind of server it was sent to. Pure functions. */
-import { bytes, json } from "../../parts/format.js";
+import { asText, bytes, json } from "../../parts/format.js";
 
 /** @typedef {{role: string, text: string}} Message */
 
@@ -58,6 +58,6 @@ function imageText(image) {
  * @param {import("../../parts/spans.js").Span} attempt @param {object} payload
  */
 export function curl({ attributes }, payload) {
-  const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-  return [`curl ${quote(attributes["url.full"] ?? "")}`, `-H ${quote("Content-Type: application/json")}`, `-d ${quote(JSON.stringify(payload))}`].join(" \\\n  ");
+  const quote = (text) => `'${asText(text).replaceAll("'", "'\\''")}'`;
+  return [`curl ${quote(attributes["url.full"])}`, `-H ${quote("Content-Type: application/json")}`, `-d ${quote(JSON.stringify(payload))}`].join(" \\\n  ");
 }
