@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from Tests.patience import PATIENCE
+from Tests.patience import CLIENT_PATIENCE, PATIENCE
 
 BEFORE_STATUS = "before_status"
 AFTER_HEADERS = "after_headers"
@@ -448,8 +448,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
 
     def _wait(self, reply: Reply) -> None:
-        """Wait until the reply may go on. Hundreds of threads that looked more often would keep each other busy."""
-        while reply.held is not None and not reply.held.wait(0.1):
+        """Wait until the reply may go on. Hundreds of threads that looked more often would keep each other busy.
+
+        It goes on by itself when no client waits any more, so that a test fails in which nothing lets it go on.
+        """
+        end = time.monotonic() + 2 * CLIENT_PATIENCE
+        while reply.held is not None and time.monotonic() < end and not reply.held.wait(0.1):
             self._pause(0.001)
 
     def _pause(self, seconds: float) -> None:

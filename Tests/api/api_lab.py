@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
 
+from Middleware.api.answers.messages_answer import MessagesStream
+from Middleware.api.answers.responses_answer import ResponsesAnswer
+from Middleware.api.answers.stream_renderers import (
+    KoboldStream,
+    OllamaChatStream,
+    OllamaGenerateStream,
+    OpenAIChatStream,
+    OpenAICompletionStream,
+    Pauses,
+)
 from Middleware.api.app import create_app
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
@@ -16,6 +28,42 @@ from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import EngineLab, until, user
 
 CHAT = "/v1/chat/completions"
+STREAMS = (
+    OpenAIChatStream,
+    OpenAICompletionStream,
+    OllamaChatStream,
+    OllamaGenerateStream,
+    ResponsesAnswer,
+    MessagesStream,
+    KoboldStream,
+)
+
+
+def pause(monkeypatch: pytest.MonkeyPatch, seconds: float, beginning: float | None = None) -> None:
+    """Let all streams be silent for so long, before their first bytes for ``beginning`` seconds."""
+    for stream in STREAMS:
+        monkeypatch.setattr(stream, "pauses", Pauses(seconds if beginning is None else beginning, seconds, seconds))
+
+
+def after_heartbeats(monkeypatch: pytest.MonkeyPatch, count: int = 1, having: bytes = b"") -> threading.Event:
+    """The event of the ``count``th heartbeat of a stream, of those with ``having``. A back-end can wait for it."""
+    happened, lock, left = threading.Event(), threading.Lock(), count
+
+    def counted(heartbeat: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+        def beat(self: Any) -> bytes:
+            nonlocal left
+            sent = heartbeat(self)
+            with lock:
+                left -= having in sent
+                if left == 0:
+                    happened.set()
+            return sent
+
+        return beat
+
+    for stream in STREAMS:
+        monkeypatch.setattr(stream, "heartbeat", counted(stream.heartbeat))
+    return happened
 
 
 class Answer:
@@ -52,11 +100,16 @@ class Answer:
 
 
 class ApiLab(EngineLab):
-    """``_DefaultWorkflow`` is one LLM node in conversation mode until a test writes another."""
+    """``_DefaultWorkflow`` is one LLM node in conversation mode until a test writes another.
+
+    Streams send no heartbeats, and failures before the first text have their own status, however long a busy machine
+    takes for them; ``pause`` changes that.
+    """
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, backend: StubBackend) -> None:
         super().__init__(root, monkeypatch, backend)
         self._monkeypatch = monkeypatch
+        pause(monkeypatch, 60.0)
         self.workflow("_DefaultWorkflow", [{"type": "Standard", "endpointName": "Main", "prompt": ""}])
         self.client: FlaskClient = create_app().test_client()
 

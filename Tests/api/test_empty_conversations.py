@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.answers.messages_answer import MessagesStream
-from Middleware.api.answers.stream_renderers import OllamaChatStream, OllamaGenerateStream, Pauses
 from Tests.api.api_lab import CHAT, Answer, ApiLab
 from Tests.api.front_dialects import message_at
 from Tests.backend_dialects import DIALECTS, speak, texts_of
@@ -42,9 +40,6 @@ BLANKS: tuple[list[Any], ...] = (
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
-    # On a busy machine a refusal takes longer than the first second of silence, after which a stream begins.
-    for renderer in (OllamaChatStream, OllamaGenerateStream, MessagesStream):
-        monkeypatch.setattr(renderer, "pauses", Pauses(60.0, 60.0, 60.0))
     with StubBackend() as backend:
         made = ApiLab(tmp_path, monkeypatch, backend)
         for name, dialect in DIALECTS.items():

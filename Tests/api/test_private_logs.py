@@ -142,7 +142,7 @@ def test_a_library_that_speaks_while_configuration_is_read(
     monkeypatch.setattr("Middleware.utilities.config.store.decode_text", decode)
     reader = threading.Thread(target=logging.getLogger(FOREIGN).warning, args=("twice",), daemon=True)
     reader.start()
-    reader.join(3)
+    reader.join(60)
     assert not reader.is_alive()
     assert log.getvalue().count("WARNING") == 2
 

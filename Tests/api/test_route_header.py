@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.api.answers.stream_renderers import OpenAIChatStream, Pauses
-from Tests.api.api_lab import ApiLab
+from Tests.api.api_lab import ApiLab, after_heartbeats, pause
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import llm, reply_to, static, user
 
@@ -50,7 +49,8 @@ def test_none_without_a_workflow(lab: ApiLab) -> None:
 
 
 def test_slow(lab: ApiLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OpenAIChatStream, "pauses", Pauses(1.0, 5.0, 5.0))
-    lab.backend.responder = lambda request: reply_to(request, "rezepte ä 料", header_delay=1.5)
+    pause(monkeypatch, 60.0, 0.05)
+    begun = after_heartbeats(monkeypatch)
+    lab.backend.responder = lambda request: reply_to(request, "rezepte ä 料", held=begun)
     answer = lab.chat(user("x"), stream=True)
     assert answer.streamed_text == "cooked" and "X-Wilmer-Route" not in answer.headers

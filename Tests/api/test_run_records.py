@@ -133,7 +133,7 @@ def test_a_running_request_is_listed_and_can_be_cancelled(lab: RecordLab) -> Non
     ]
     assert normalised(run).spans[3].texts["payload"] == lab.backend.requests[0].json
     running_requests().cancel(run.facts["id"], "")
-    answered.join(10)
+    answered.join(60)
     stopped = lab.run()
     assert stopped.facts["status"] == "cancelled" and stopped.live() == []
     assert {span.status for span in stopped.spans} == {"cancelled"}
@@ -146,7 +146,7 @@ def test_the_gate(lab: RecordLab, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
 
     def held(request: Any) -> Reply:
-        go_on.wait(10)
+        go_on.wait(60)
         return chat_reply("late")
 
     lab.backend.responder = held
@@ -155,10 +155,10 @@ def test_the_gate(lab: RecordLab, monkeypatch: pytest.MonkeyPatch) -> None:
     assert until(lambda: bool(lab.backend.requests))
     other = threading.Thread(target=lambda: lab.caller.post(CHAT, data=json.dumps({"messages": [user("x")]})).close())
     other.start()
-    assert until(lambda: len(lab.runs) == 2 and lab.runs[1].facts["status"] == "queued")
-    other.join(10)
+    assert until(lambda: len(lab.runs) == 2 and lab.runs[1].facts["status"] in ("queued", "refused"))
+    other.join(60)
     go_on.set()
-    first.join(10)
+    first.join(60)
     assert until(lambda: all(run.finished for run in lab.runs))
     ok, refused = (normalised(run) for run in lab.runs)
     assert (ok.facts["status"], ok.facts["queued"]) == ("ok", None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +81,17 @@ def test_a_lock_held_elsewhere(
     assert lab.prompts  # the same workflow runs on once the lock is free
 
 
+SLEEPS = """
+import os, time
+def Invoke(begun, go_on):
+    open(begun, "w").close()
+    for _ in range(12000):
+        if os.path.exists(go_on):
+            return
+        time.sleep(0.01)
+"""
+
+
 @pytest.mark.parametrize(
     "nodes",
     [[LOCK, "STUCK", ANSWER], [ANSWER, LOCK, "STUCK"], [LOCK, CHILD, ANSWER]],
@@ -89,8 +99,10 @@ def test_a_lock_held_elsewhere(
 )
 @pytest.mark.parametrize("kind", ["script", "llm"])
 def test_a_cancelled_run_gives_its_lock_back_at_once(lab: ApiLab, tmp_path: Path, nodes: list[Any], kind: str) -> None:
-    (tmp_path / "sleeps.py").write_text("import time\ndef Invoke():\n    time.sleep(1)\n", encoding="utf-8")
-    stuck = llm("stuck") if kind == "llm" else {"type": "PythonModule", "module_path": str(tmp_path / "sleeps.py")}
+    (tmp_path / "sleeps.py").write_text(SLEEPS, encoding="utf-8")
+    files = [str(tmp_path / "begun"), str(tmp_path / "go on")]
+    script = {"type": "PythonModule", "module_path": str(tmp_path / "sleeps.py"), "args": files}
+    stuck = llm("stuck") if kind == "llm" else script
     lab.backend.responder = lambda _: Reply(never=True)
     lab.workflow("Child", [stuck])
     lab.default([stuck if node == "STUCK" else node for node in nodes])
@@ -98,11 +110,13 @@ def test_a_cancelled_run_gives_its_lock_back_at_once(lab: ApiLab, tmp_path: Path
     asker.start()
     locks = LockingService("other-session")
     assert until(lambda: locks.is_locked("gate"))
-    time.sleep(0.05)  # the node behind the lock has begun
+    assert until(lambda: bool(lab.backend.requests) if kind == "llm" else Path(files[0]).exists())
     for request in list(running_requests()._requests.values()):
         running_requests().cancel(request.request_id, "stop")
-    assert until(lambda: not locks.is_locked("gate"), 0.7)
-    asker.join(5)
+    assert until(lambda: not locks.is_locked("gate"))
+    assert len(running_scripts()) == (kind == "script")  # which goes on
+    Path(files[1]).touch()
+    asker.join(60)
     assert until(lambda: len(running_scripts()) == 0)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import logging
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from Middleware.api.running.running_requests import running_requests
 from Middleware.models.llm_call import TokenCounts
 from Middleware.models.request_context import RequestContext
 from Middleware.workflows.events import Listeners, RequestLine
+from Tests.workflows.engine_lab import until
 
 
 class Ear:
@@ -36,9 +36,7 @@ class Broken:
 def finish(request: RequestContext, items: Iterator[Any] | None = None) -> None:
     running_requests().begin(request, None)
     finish_run(request, contextvars.copy_context(), items)
-    end = time.monotonic() + 3
-    while running_requests().knows(request.request_id) and time.monotonic() < end:
-        time.sleep(0.005)
+    assert until(lambda: not running_requests().knows(request.request_id))
 
 
 def chunks() -> Iterator[str]:
@@ -62,9 +60,7 @@ def test_after_the_background_nodes(caplog: pytest.LogCaptureFixture) -> None:
     ear = Ear()
     request = RequestContext(listeners=Listeners([ear]), answered_at=1.0, background_nodes=1)
     finish(request, nodes())
-    end = time.monotonic() + 3
-    while not ear.requests and time.monotonic() < end:
-        time.sleep(0.005)
+    assert until(lambda: bool(ear.requests))
     assert ear.requests == [request]
     assert "Error" not in caplog.text
 

@@ -375,7 +375,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> FairSemaphore:
     semaphore = FairSemaphore(1)
     monkeypatch.setattr(process().one(instance.Gate), "semaphore", semaphore)
     monkeypatch.setattr(instance, "CONCURRENCY_LEVEL", "wilmer")
-    monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 5)
+    monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 60)
     return semaphore
 
 
@@ -426,7 +426,7 @@ class Asker(threading.Thread):
         self.response = ask(app, text, **options)
 
     def answer(self) -> TestResponse:
-        self.join(3)
+        self.join(60)
         assert self.response is not None
         return self.response
 

@@ -38,7 +38,7 @@ def lines(caplog: pytest.LogCaptureFixture, start: str = "") -> list[tuple[str, 
     ]
 
 
-def shut_down(requests: RunningRequests, patience: float = 5.0) -> threading.Thread:
+def shut_down(requests: RunningRequests, patience: float = 60.0) -> threading.Thread:
     helper = threading.Thread(target=requests.shut_down, args=(patience,))
     helper.start()
     return helper
@@ -47,8 +47,8 @@ def shut_down(requests: RunningRequests, patience: float = 5.0) -> threading.Thr
 def test_without_requests_nothing_is_waited_for(requests: RunningRequests, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     began = time.monotonic()
-    requests.shut_down(10)
-    assert time.monotonic() - began < 5
+    requests.shut_down(120)
+    assert time.monotonic() - began < 60
     assert lines(caplog) == [("INFO", "stopping: no request is under way")]
 
 
@@ -72,7 +72,7 @@ def test_what_is_unanswered_is_cancelled_and_the_rest_waited_for(
     assert lines(caplog, "stopping") == [
         (
             "INFO",
-            "stopping: requests cancelled: 2, finishing their background nodes (up to 5 s): 1; "
+            "stopping: requests cancelled: 2, finishing their background nodes (up to 60 s): 1; "
             "Ctrl-C again ends at once",
         )
     ]
@@ -140,7 +140,7 @@ def test_the_last_words_of_background_nodes_are_waited_for(
 
     request = begin(requests, answered_at=1.0, background_nodes=1, listeners=Slow())
     answer.finish_run(request, contextvars.copy_context(), nodes())
-    requests.shut_down(5)
+    requests.shut_down(60)
     assert told == ["request_finished"]
 
 
@@ -152,7 +152,7 @@ def test_background_work_is_counted(
     release = threading.Event()
 
     def nodes() -> Iterator[str]:
-        release.wait(5)
+        release.wait(60)
         yield "last"
 
     for number in (1, 2):
@@ -160,7 +160,7 @@ def test_background_work_is_counted(
         answer.finish_run(request, contextvars.copy_context(), nodes())
         assert until(lambda number=number: len(lines(caplog, f"Request r-{number}")) == 1)  # type: ignore[misc]
     release.set()
-    requests.shut_down(5)
+    requests.shut_down(60)
     assert lines(caplog, "Request r-")[:2] == [
         ("INFO", "Request r-1: nodes after its answer: 1; requests at work in the background: 1"),
         ("INFO", "Request r-2: nodes after its answer: 2; requests at work in the background: 2"),

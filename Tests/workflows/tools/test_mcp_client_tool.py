@@ -28,7 +28,7 @@ from Middleware.workflows.tools.mcp.server_file import load_server
 from Middleware.workflows.tools.mcp_client_tool import MCPClient, MCPToolCallError
 from Tests.llmapis.lab import Lab
 from Tests.utilities.shortages import no_more_threads
-from Tests.workflows.engine_lab import until
+from Tests.workflows.engine_lab import tried_with, until
 from Tests.workflows.tools.mcp.mcp_lab import HttpServer, ends, is_running, plain_file, python_file, sdk_file
 
 TRANSPORTS = ("stdio", "streamable_http", "sse")
@@ -146,7 +146,7 @@ def test_answer_against_the_protocol(lab: Lab, client: MCPClient) -> None:
 
 @pytest.mark.slow
 def test_list_tools(client: MCPClient, transport: str) -> None:
-    tools = client.list_tools("lab", 20)
+    tools = client.list_tools("lab", 60)
     assert {"add", "echo", "pid"} <= set(tools)
     schema = tools["add"]["llm_schema"]
     assert set(tools["add"]) == {"llm_schema"} and set(schema) == {"type", "name", "description", "parameters"}
@@ -282,8 +282,8 @@ def test_a_server_is_kept_between_calls(client: MCPClient, sessions: McpSessions
     first = pid(client)
     assert pid(client) == first and int(MCPClient(sessions).call_tool("lab", "pid")) == first
     assert is_running(first)
-    sessions.close()
-    assert ends(first, 0.1)
+    sessions.close(60)
+    assert not is_running(first)
 
 
 def test_sessions_can_be_used_again_after_closing(client: MCPClient, sessions: McpSessions) -> None:
@@ -302,16 +302,19 @@ def test_a_shortage_of_threads_passes(client: MCPClient, monkeypatch: pytest.Mon
 
 
 def test_an_idle_server_is_ended(lab: Lab) -> None:
-    sessions = McpSessions(idle_seconds=0.3)
-    client = MCPClient(sessions)
-    try:
-        first = pid(client)
-        assert client.call_tool("lab", "slow", {"seconds": 0.6}) == "done"
-        assert pid(client) == first  # used, not idle
-        assert ends(first)
-        assert pid(client) != first
-    finally:
-        sessions.close()
+    def check(idle_seconds: float) -> None:
+        sessions = McpSessions(idle_seconds)
+        client = MCPClient(sessions)
+        try:
+            first = pid(client)
+            assert client.call_tool("lab", "slow", {"seconds": 2 * idle_seconds}) == "done"
+            assert pid(client) == first  # used, not idle
+            assert ends(first)
+            assert pid(client) != first
+        finally:
+            sessions.close()
+
+    tried_with(check, 0.3, 2.0, 10.0)
 
 
 def test_idle_time_and_the_shared_sessions() -> None:
@@ -324,12 +327,10 @@ def test_idle_time_and_the_shared_sessions() -> None:
 @pytest.mark.slow
 def test_parallel_calls_share_a_server(client: MCPClient, transport: str) -> None:
     pid(client)
-    started = time.monotonic()
     with ThreadPoolExecutor(8) as pool:
-        texts = list(pool.map(lambda n: client.call_tool("lab", "slow", {"seconds": 1, "text": str(n)}), range(8)))
+        texts = list(pool.map(lambda n: client.call_tool("lab", "meet", {"text": str(n), "count": 8}, 60), range(8)))
         pids = set(pool.map(lambda _: pid(client), range(8)))
     assert texts == [str(n) for n in range(8)] and len(pids) == 1
-    assert time.monotonic() - started < 6  # one after the other they would take eight
 
 
 def test_a_server_that_died_idle_is_started_again(client: MCPClient) -> None:
@@ -384,14 +385,14 @@ def test_an_http_server_of_an_older_protocol_that_forgot_the_session(
 def test_timeout_of_a_call(client: MCPClient, transport: str) -> None:
     pid(client)
     started = time.monotonic()
-    message = error_of(lambda: client.call_tool("lab", "slow", {"seconds": 30}, timeout=0.5))
+    message = error_of(lambda: client.call_tool("lab", "slow", {"seconds": 90}, timeout=0.5))
     assert message == "MCP call to 'lab.slow' timed out after 0.5s (waiting for the tool)"
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
 
 
 def test_a_server_that_hangs_does_not_block_the_next_call(client: MCPClient) -> None:
     first = pid(client)
-    assert "timed out after 1s" in error_of(lambda: client.call_tool("lab", "block", {"seconds": 60}, timeout=1))
+    assert "timed out after 1s" in error_of(lambda: client.call_tool("lab", "block", {"seconds": 90}, timeout=1))
     assert pid(client) != first
     assert ends(first)
 
@@ -400,42 +401,46 @@ def test_a_call_ends_in_time_even_if_the_thread_of_the_sessions_is_blocked(
     lab: Lab, sessions: McpSessions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The next call gets another thread, whatever blocks this one."""
-    monkeypatch.setattr("Middleware.workflows.tools.mcp.mcp_sessions.STUCK_SECONDS", 3.0)
+    monkeypatch.setattr("Middleware.workflows.tools.mcp.mcp_sessions.STUCK_SECONDS", 1.0)
     server, go_on = load_server("lab"), threading.Event()
 
     async def block(_: Any) -> None:
-        go_on.wait(60)
+        go_on.wait(120)
 
     async def call(client: Any) -> Any:
         return (await client.call_tool("folder", {})).content[0].text
 
+    assert sessions.run(server, call, 60) == os.getcwd()
     began = time.monotonic()
     with pytest.raises(SessionTimeoutError, match="blocked"):
-        sessions.run(server, block, 0.5)
-    assert time.monotonic() - began < 30
+        sessions.run(server, block, 2.0)
+    assert time.monotonic() - began < 60
     assert "The thread of the MCP sessions is blocked" in caplog.text
     assert sessions.run(server, call, 60) == os.getcwd()
     go_on.set()
 
 
 def test_timeout_covers_the_handshake(lab: Lab, client: MCPClient) -> None:
-    lab.write("MCPServers/mute", python_file("import time\ntime.sleep(60)"))
+    lab.write("MCPServers/mute", python_file("import time\ntime.sleep(90)"))
     pid(client)  # the package is loaded
     started = time.monotonic()
     assert error_of(lambda: client.call_tool("mute", "t", timeout=0.4)) == (
         "MCP call to 'mute.t' timed out after 0.4s (connecting to the server)"
     )
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
 
 
-def test_a_short_timeout_leaves_the_other_callers_connection(lab: Lab, client: MCPClient) -> None:
-    lab.write("MCPServers/lazy", plain_file(env={"DELAY": 1}))
+def test_a_short_timeout_leaves_the_other_callers_connection(
+    lab: Lab, client: MCPClient, sessions: McpSessions, tmp_path: Path
+) -> None:
+    lab.write("MCPServers/lazy", plain_file(env={"WAITS": str(tmp_path / "go on")}))
     pid(client)
     with ThreadPoolExecutor(2) as pool:
-        patient = pool.submit(client.call_tool, "lazy", "t", None, 20)
-        time.sleep(0.2)
+        patient = pool.submit(client.call_tool, "lazy", "t", None, 60)
+        assert until(lambda: any(server.name == "lazy" for server in list(sessions._current)))
         assert "timed out" in error_of(lambda: client.call_tool("lazy", "t", timeout=0.2))
-        assert patient.result(20) == "{}"
+        (tmp_path / "go on").touch()
+        assert patient.result(60) == "{}"
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "30", True, None, float("nan"), float("inf")])
@@ -463,12 +468,12 @@ def cancelled_after(ready: Callable[[], object], call: Callable[[], Any]) -> flo
 @pytest.mark.slow
 def test_cancellation_of_a_call(client: MCPClient, transport: str) -> None:
     pid(client)
-    assert cancelled_after(lambda: time.sleep(0.3), lambda: client.call_tool("lab", "slow", {"seconds": 30})) < 10
+    assert cancelled_after(lambda: time.sleep(0.3), lambda: client.call_tool("lab", "slow", {"seconds": 90})) < 60
 
 
 def test_cancellation_ends_the_process_of_a_busy_server(client: MCPClient) -> None:
     first = pid(client)
-    assert cancelled_after(lambda: time.sleep(0.3), lambda: client.call_tool("lab", "block", {"seconds": 60})) < 10
+    assert cancelled_after(lambda: time.sleep(0.3), lambda: client.call_tool("lab", "block", {"seconds": 90})) < 60
     assert pid(client) != first
     assert ends(first)
 
@@ -477,15 +482,15 @@ def test_cancellation_while_connecting(lab: Lab, client: MCPClient, tmp_path: Pa
     note = tmp_path / "pid"
     lab.write(
         "MCPServers/mute",
-        python_file(f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)"),
+        python_file(f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(90)"),
     )
     pid(client)
     assert (
         cancelled_after(
             lambda: until(lambda: note.exists() and note.read_text("utf-8") != ""),
-            lambda: client.call_tool("mute", "t", timeout=60),
+            lambda: client.call_tool("mute", "t", timeout=90),
         )
-        < 10
+        < 60
     )
     assert ends(int(note.read_text(encoding="utf-8")))
 
@@ -500,10 +505,10 @@ def test_cancelled_before_the_call(client: MCPClient) -> None:
 def test_cancelling_one_request_leaves_the_others(client: MCPClient) -> None:
     pid(client)
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(client.call_tool, "lab", "slow", {"seconds": 1.0, "text": "mine"})
+        other = pool.submit(client.call_tool, "lab", "slow", {"seconds": 1.0, "text": "mine"}, 60)
         time.sleep(0.2)
-        cancelled_after(lambda: time.sleep(0.1), lambda: client.call_tool("lab", "slow", {"seconds": 30}))
-        assert other.result(20) == "mine"
+        cancelled_after(lambda: time.sleep(0.1), lambda: client.call_tool("lab", "slow", {"seconds": 90}, 90))
+        assert other.result(60) == "mine"
 
 
 def test_a_finished_call_leaves_no_callback(client: MCPClient) -> None:
@@ -564,21 +569,21 @@ def run_python(code: str, lab: Lab) -> str:
         "i.USERS = ['tester']\n"
     )
     root = Path(mcp_client_tool.__file__).parents[3]
-    done = subprocess.run([sys.executable, "-c", start + code], cwd=root, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", start + code], cwd=root, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr and "never retrieved" not in done.stderr, done.stderr
     return done.stdout.strip()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("linger", [0, 60])
+@pytest.mark.parametrize("linger", [0, 300])
 def test_servers_end_with_the_process(lab: Lab, linger: float) -> None:
     lab.write("MCPServers/lab", plain_file(env={"LINGER": linger}))
     child = run_python(
         "from Middleware.workflows.tools.mcp_client_tool import MCPClient\nprint(MCPClient().call_tool('lab', 'pid'))",
         lab,
     )
-    assert ends(int(child), 2)
+    assert ends(int(child))
 
 
 def test_the_package_is_loaded_at_the_first_call_only(lab: Lab) -> None:

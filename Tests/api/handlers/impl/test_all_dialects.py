@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.answers import stream_renderers
-from Middleware.api.answers.stream_renderers import Pauses
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.workflows.handlers.impl.specialized_node_handler import StaticResponseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Tests.api.api_lab import Answer, ApiLab, settled
+from Tests.api.api_lab import Answer, ApiLab, after_heartbeats, pause, settled
 from Tests.api.front_dialects import FRONTS, OLLAMA_CHAT, OLLAMA_TEXT, OPENAI_CHAT, OPENAI_TEXT, Front
 from Tests.llmapis.queue_lab import one_slot_for_calls, taken
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_chunk, json_reply, sse_reply, status_reply
@@ -43,17 +41,9 @@ def stream(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
-    # On a busy machine a failure may come after the first heartbeat, whose status is 200.
-    pause(monkeypatch, Pauses(30.0, 1.0, 1.0))
     with StubBackend() as backend:
         yield ApiLab(tmp_path, monkeypatch, backend)
         assert settled()  # while the back-end still answers the nodes that follow an answer
-
-
-def pause(monkeypatch: pytest.MonkeyPatch, pauses: Pauses) -> None:
-    """Let all streams be silent that long."""
-    for stream in (stream_renderers.BaseStream, stream_renderers._OllamaStream):
-        monkeypatch.setattr(stream, "pauses", pauses)
 
 
 def ask(lab: ApiLab, front: Front, text: str = "hi", headers: dict[str, str] | None = None, **fields: Any) -> Answer:
@@ -185,7 +175,7 @@ def test_empty_workflow_is_an_empty_answer(lab: ApiLab, front: Front, stream: bo
 
 def test_later_nodes_run_after_the_answer(lab: ApiLab, front: Front, stream: bool) -> None:
     gate = threading.Event()
-    lab.backend.responder = lambda request: reply_to(request, str(gate.wait(5)))
+    lab.backend.responder = lambda request: reply_to(request, str(gate.wait(60)))
     lab.default([static("now", returnToUser=True), llm("later"), llm("even later {agent2Output}")])
     assert front.answer(ask(lab, front, stream=stream).data, stream) == "now"
     gate.set()  # only now can the second node end
@@ -844,18 +834,17 @@ def test_failure_in_mid_stream(lab: ApiLab, front: Front, reply: Reply) -> None:
 
 
 def test_failure_after_a_heartbeat(lab: ApiLab, front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    pause(monkeypatch, Pauses(1.0, 1.0, 1.0))
-    lab.backend.responder = lambda request: status_reply(400, "late", header_delay=1.2)
+    pause(monkeypatch, 60.0, 0.05)
+    beaten = after_heartbeats(monkeypatch)
+    lab.backend.responder = lambda request: status_reply(400, "late", held=beaten)
     answer = ask(lab, front, stream=True)
     assert answer.status == 200
-    beats, error = front.items(answer.data)[:-1], front.items(answer.data)[-1]
+    (beat, error) = front.items(answer.data)
     assert "late" in front.error(error, 502)
     if front.ollama:
-        (beat,) = beats
         assert (beat["model"], beat["done"], front.text(beat)) == ("tester", False, "")
         assert beat["request_id"] == answer.headers["X-Request-Id"] and beat["created_at"].endswith("Z")
     else:
-        (beat,) = beats
         assert front.text(beat) == "" and front.finish(beat) is None
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from Middleware.services.cancellation_service import cancellation_service
-from Tests.api.api_lab import Answer, ApiLab, settled
+from Tests.api.api_lab import Answer, ApiLab, pause, settled
 from Tests.api.front_dialects import COUNTERS, FRONTS, OLLAMA_CHAT, OLLAMA_TEXT, Front
 from Tests.stub_backend import Reply, StubBackend, chat_chunk, chat_stream_reply, json_reply, sse_reply
 from Tests.tables import table
@@ -529,7 +529,8 @@ def test_either_path_cancels_any_request(lab: ApiLab, front: Front, path: str) -
     assert first not in cancellation_service.get_all_cancelled_requests()
 
 
-def test_cancelled_before_the_first_token(lab: ApiLab) -> None:
+def test_cancelled_before_the_first_token(lab: ApiLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    pause(monkeypatch, 0.05)
     lab.backend.responder = lambda request: Reply(never=True)
     response = lab.client.post(OLLAMA_TEXT.path, data=json.dumps(OLLAMA_TEXT.body()))
     body: Iterator[bytes] = iter(response.response)  # type: ignore[arg-type]

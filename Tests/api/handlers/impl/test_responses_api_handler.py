@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.answers.responses_answer import ResponsesAnswer
-from Middleware.api.answers.stream_renderers import Pauses
+from Middleware.api.answers import answer as answer_module
 from Middleware.llmapis import repeats
 from Middleware.models.process import process
 from Middleware.services.llm_dispatch_service import _noted_schemas
 from Middleware.services.response_store import get_response_store
+from Middleware.utilities.http import connect
 from Middleware.utilities.once import Once
-from Tests.api.api_lab import CHAT, Answer, ApiLab, settled
+from Tests.api.api_lab import CHAT, Answer, ApiLab, after_heartbeats, pause, settled
 from Tests.api.responses_stream import Heard, heard
 from Tests.backend_dialects import Answer as BackendAnswer
 from Tests.backend_dialects import speak
+from Tests.patience import PATIENCE
 from Tests.stub_backend import (
     AFTER_PIECES,
     RecordedRequest,
@@ -370,11 +371,13 @@ def test_calls_whose_fragments_alternate(lab: ApiLab) -> None:
 
 
 def test_silence(lab: ApiLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ResponsesAnswer, "pauses", Pauses(1.0, 1.0, 1.0))
-    lab.backend.responder = lambda request: sse_reply(
-        [chat_chunk({"content": "Once"}), chat_chunk({"content": " upon"}), chat_chunk({}, "stop"), "[DONE]"],
-        header_delay=3.5,
-        delays=[0, 2.5],
+    monkeypatch.setattr(connect, "HEARTBEAT_SECONDS", 0.2)
+    monkeypatch.setattr(answer_module, "LOOK_SECONDS", 0.05)
+    pause(monkeypatch, 0.1)
+    first, second = after_heartbeats(monkeypatch), after_heartbeats(monkeypatch, having=b"Once")
+    events = [chat_chunk({"content": "Once"}), chat_chunk({"content": " upon"}), chat_chunk({}, "stop"), "[DONE]"]
+    lab.backend.responder = lambda request: (
+        sse_reply(events, held=second, held_piece=1) if first.wait(PATIENCE) else status_reply(500)
     )
     result = stream(lab)
     assert result.texts_in_order == ["Once upon"]

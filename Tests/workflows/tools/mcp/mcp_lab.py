@@ -82,7 +82,7 @@ def is_running(pid: int) -> bool:
     return True
 
 
-def ends(pid: int, seconds: float = 8.0) -> bool:
+def ends(pid: int, seconds: float = 60.0) -> bool:
     """Wait for a process to be gone; returns whether it is."""
     end = time.monotonic() + seconds
     while is_running(pid) and time.monotonic() < end:

@@ -47,6 +47,18 @@ def arguments(given: dict[str, Any]) -> str:
     return repr(given)
 
 
+ARRIVED: list[str] = []
+
+
+@server.tool(structured_output=False)
+async def meet(text: str, count: int) -> str:
+    """Answers when so many calls are at work at the same time."""
+    ARRIVED.append(text)
+    while len(ARRIVED) < count:
+        await asyncio.sleep(0.01)
+    return text
+
+
 @server.tool(structured_output=False)
 async def slow(seconds: float, text: str = "done") -> str:
     await asyncio.sleep(seconds)

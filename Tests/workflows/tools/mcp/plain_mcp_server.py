@@ -2,8 +2,8 @@
 
 ``python plain_mcp_server.py [RESULT]``: ``RESULT`` is the JSON that answers every call instead of the tools below.
 ``STDERR`` in the environment is written to standard error first; ``NOISE`` is the number of kilobytes that are written
-there then and at each call; ``DELAY`` and ``LINGER`` are seconds to sleep before
-anything is answered and after the input has ended.
+there then and at each call; ``WAITS`` is a file without which nothing is answered;
+``LINGER`` are seconds to sleep after the input has ended, and ``ENDED`` is a file that is written after that.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def main() -> None:
     sys.stderr.write(os.environ.get("STDERR", ""))
     sys.stderr.flush()
     make_noise()
-    time.sleep(float(os.environ.get("DELAY", "0")))
+    while "WAITS" in os.environ and not os.path.exists(os.environ["WAITS"]):
+        time.sleep(0.01)
     for line in sys.stdin:
         message = json.loads(line)
         if message.get("params", {}).get("name") == "slow":
@@ -84,6 +85,9 @@ def main() -> None:
         elif "id" in message:
             reply(message)
     time.sleep(float(os.environ.get("LINGER", "0")))
+    if "ENDED" in os.environ:
+        with open(os.environ["ENDED"], "w", encoding="utf-8") as file:
+            file.write("by itself")
 
 
 if __name__ == "__main__":
