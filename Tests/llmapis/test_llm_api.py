@@ -158,7 +158,7 @@ def test_the_scope_of_the_current_request_stops_the_call(backend: StubBackend) -
 
 
 def test_backend_errors_reach_the_caller(lab: Lab, backend: StubBackend) -> None:
-    lab.user(connectTimeoutInSeconds=1)
+    lab.user(connectTimeoutInSeconds=30)
     lab.endpoint("Main", {}, "http://127.0.0.1:1")
     service = LlmApiService("Main")
     with pytest.raises(BackendConnectionError, match="Main"):

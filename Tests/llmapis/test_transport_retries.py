@@ -28,6 +28,7 @@ from Tests.stub_backend import (
     sse_reply,
     status_reply,
 )
+from Tests.workflows.engine_lab import tried_with
 
 
 def test_single_attempt(backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +36,7 @@ def test_single_attempt(backend: StubBackend, transport: Transport, monkeypatch:
     with pytest.raises(BackendStatusError):
         transport.post_json(ask(backend, single_attempt=True))
     assert len(backend.requests) == 1
-    monkeypatch.setattr(connect, "CONNECT_WAITS", (30.0,))
+    monkeypatch.setattr(connect, "CONNECT_WAITS", (1.2 * SOON,))
     started = time.monotonic()
     with pytest.raises(BackendConnectionError):
         transport.post_json(BackendRequest("e", f"http://127.0.0.1:{closed_port()}", {}, single_attempt=True))
@@ -127,11 +128,13 @@ def test_unknown_host(transport: Transport) -> None:
 
 
 def test_connecting_is_limited_to_twice_the_timeout(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool.ConnectionPool, "open", lambda *_: time.sleep(2 * SOON))
+    release = threading.Event()
+    monkeypatch.setattr(pool.ConnectionPool, "open", lambda *_: release.wait(2 * SOON))
     started = time.monotonic()
     with pytest.raises(BackendTimeoutError, match="could not connect in time"):
         transport.post_json(BackendRequest("e", "http://127.0.0.1:9/", {}, connect_timeout=0.4))
     assert 0.7 < time.monotonic() - started < SOON
+    release.set()
 
 
 @pytest.mark.parametrize(("single", "attempts"), [(False, 3), (True, 1)])
@@ -163,7 +166,7 @@ def test_a_wait_beyond_the_budget_is_not_begun(transport: Transport, monkeypatch
 
 def test_signs_of_life_while_connecting(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
-    monkeypatch.setattr(pool.ConnectionPool, "open", lambda *_: release.wait(60))
+    monkeypatch.setattr(pool.ConnectionPool, "open", lambda *_: release.wait(2 * SOON))
     stream = transport.open_stream(BackendRequest("e", "http://127.0.0.1:9/", {}, connect_timeout=60))
     started = time.monotonic()
     assert next(stream) == b""
@@ -181,8 +184,11 @@ def test_silence_longer_than_the_read_timeout(backend: StubBackend, transport: T
 
 
 def test_tokens_within_the_read_timeout_keep_a_stream_alive(backend: StubBackend, transport: Transport) -> None:
-    backend.script(sse_reply(["a"] * 5, delay=0.5))
-    assert b"".join(transport.open_stream(ask(backend, read_timeout=1.8))) == b"data: a\n\n" * 5
+    def check(limit: float) -> None:
+        backend.default = sse_reply(["a"] * 6, delay=limit / 4)
+        assert b"".join(transport.open_stream(ask(backend, read_timeout=limit))) == b"data: a\n\n" * 6
+
+    tried_with(check, 1.0, 4.0, 16.0)
 
 
 @pytest.mark.parametrize(

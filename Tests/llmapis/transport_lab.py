@@ -15,7 +15,7 @@ from Tests.stub_backend import StubBackend
 KEY = "sk-very-secret-key"
 # Seconds. More than a busy machine needs, and less than the fault costs that each test with this bound would reveal:
 # usually a wait without an end.
-SOON = 8.0
+SOON = 40.0
 
 
 def ask(backend: StubBackend, path: str = "/v1/chat/completions", **options: object) -> BackendRequest:

@@ -357,6 +357,7 @@ def test_calls_cancelled_together_abort_once(backend: StubBackend) -> None:
     scope.cancel()
     for call in calls:
         call.join()
+    assert backend.wait_requests(4)[3].path == ABORT
     assert aborts(backend) == 1
 
 
