@@ -24,6 +24,7 @@ from Middleware.api.answers.stream_renderers import (
 from Middleware.api.app import create_app
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
+from Tests.patience import PATIENCE
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import EngineLab, until, user
 
@@ -109,7 +110,7 @@ class ApiLab(EngineLab):
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, backend: StubBackend) -> None:
         super().__init__(root, monkeypatch, backend)
         self._monkeypatch = monkeypatch
-        pause(monkeypatch, 60.0)
+        pause(monkeypatch, PATIENCE)
         self.workflow("_DefaultWorkflow", [{"type": "Standard", "endpointName": "Main", "prompt": ""}])
         self.client: FlaskClient = create_app().test_client()
 
@@ -138,6 +139,6 @@ class ApiLab(EngineLab):
         return Answer(self.client.get(path, headers=headers))
 
 
-def settled(seconds: float = 60.0) -> bool:
+def settled(seconds: float = PATIENCE) -> bool:
     """Whether no request is at work any more, background nodes included."""
     return until(lambda: running_requests().count() == 0, seconds)

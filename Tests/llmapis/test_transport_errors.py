@@ -125,11 +125,11 @@ def test_the_servers_own_message(body: bytes, message: str) -> None:
     ],
 )
 def test_messages_are_short(body: bytes) -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     assert len(short_body(body)) <= 500
     assert "\n" not in short_body(body)
     # An expression that takes quadratic time needs minutes for these.
-    assert time.monotonic() - started < SOON
+    assert time.thread_time() - started < SOON
 
 
 def test_the_message_in_the_error(backend: StubBackend, transport: Transport) -> None:

@@ -38,7 +38,7 @@ def test_callbacks_run_outside_the_lock_and_their_errors_are_logged(
     def ask_from_another_thread() -> None:
         thread = threading.Thread(target=lambda: seen.append(service.is_cancelled("r")))
         thread.start()
-        thread.join(2)
+        thread.join(60)
 
     service.register_abort_callback("r", lambda: 1 / 0)
     service.register_abort_callback("r", ask_from_another_thread)
@@ -200,11 +200,11 @@ def test_callbacks_of_a_forgotten_cancellation_are_gone(service: CancellationSer
 def test_many_cancellations_of_unknown_ids_cost_little(service: CancellationService) -> None:
     for number in range(10_000):
         service.adopt(f"running {number}", CancelScope())
-    began = time.perf_counter()
+    began = time.thread_time()
     for number in range(20_000):
         service.request_cancellation(f"unknown {number}")
     # A look at each running request would take a minute.
-    assert time.perf_counter() - began < 10
+    assert time.thread_time() - began < 10
 
 
 def test_concurrent_cancellations_run_a_callback_once(service: CancellationService) -> None:

@@ -317,14 +317,14 @@ def test_locks_are_renewed_while_their_run_lives(
 
 def test_the_thread_lives_while_locks_are_held(make: Callable[..., LockingService], folder: Path, clock: Clock) -> None:
     service = make(beat_seconds=0.01)
-    assert until(lambda: not locks_thread(), 1)  # that of an earlier test may still be on its way out
+    assert until(lambda: not locks_thread())  # that of an earlier test may still be on its way out
     for _ in range(3):
         service.acquire("a", "run 1")
         service.acquire("b", "run 2")
         service.release("run 1")
         assert locks_thread()
         service.release("run 2")
-        assert until(lambda: not locks_thread(), 1)
+        assert until(lambda: not locks_thread())
     clock.forward(minutes=1)
     time.sleep(0.05)
     assert sessions(path_of(folder)) == {}
@@ -441,11 +441,11 @@ def test_a_short_wait_is_no_trouble(make: Callable[..., LockingService], folder:
         with closing(sqlite3.connect(path_of(folder), isolation_level=None)) as database:
             database.execute("BEGIN IMMEDIATE")
             started.set()
-            finish.wait(5)
+            finish.wait(60)
             database.execute("COMMIT")
 
     threading.Thread(target=write).start()
-    started.wait(5)
+    assert started.wait(60)
     threading.Timer(0.4, finish.set).start()
     assert make().acquire("gate", "run 1")
 

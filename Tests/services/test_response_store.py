@@ -367,7 +367,7 @@ def test_waiting_for_the_end(store: ResponseStore, ended: bool) -> None:
     with store.awaiting(running.id) as awaited:
         last = response(running.id, "a") if ended else None
         threading.Timer(0.05, running.finish if ended else running.discard, [last] if ended else []).start()
-        assert awaited.wait(20) is last
+        assert awaited.wait(60) is last
     assert not store._awaited
     with store.awaiting("resp_x") as never:
         assert never.wait(0.01) is None

@@ -58,9 +58,9 @@ def test_any_conversation_survives(turns: list[tuple[str, str]]) -> None:
 
 @pytest.mark.parametrize("text", ["[Beg_" * 40_000, "[Beg_User]" + "x[" * 200_000, "[Beg_" + "a" * 200_000])
 def test_long_prompts_take_no_long_time(text: str) -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     parse_tagged_prompt(text)
-    assert time.monotonic() - started < 20
+    assert time.thread_time() - started < 20
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_generate_takes_texts_only(key: str, value: Any) -> None:
 
 
 def test_many_segments_take_time_in_proportion() -> None:
-    began = time.monotonic()
+    began = time.thread_time()
     messages = parse_tagged_prompt("[Beg_User]a" * 20_000 + "[Beg_Sys]b" * 20_000)
     assert [message["role"] for message in messages[19_999:20_002]] == ["user", "system", "systemMes"]
-    assert time.monotonic() - began < 20  # a search through all messages for each segment takes longer
+    assert time.thread_time() - began < 20  # a search through all messages for each segment takes longer

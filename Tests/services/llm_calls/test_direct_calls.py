@@ -44,7 +44,7 @@ def test_only_a_few_work_at_a_time(monkeypatch: pytest.MonkeyPatch, level: str, 
             most = max(most, now)
             if now == places:
                 full.set()
-        assert full.wait(20)
+        assert full.wait(60)
         # A task too many would come now.
         time.sleep(0.05)
         with lock:
@@ -61,7 +61,7 @@ def test_a_failure_cancels_the_others_and_is_raised() -> None:
         raise BackendConnectionError("lost")
 
     def wait(scope: CancelScope) -> None:
-        if scope.wait(5):
+        if scope.wait(60):
             stopped.set()
 
     with pytest.raises(BackendConnectionError, match="lost"):
@@ -75,8 +75,8 @@ def test_a_cancelled_round_raises(count: int) -> None:
     threading.Timer(0.1, scope.cancel).start()
     started = time.monotonic()
     with pytest.raises(EarlyTerminationException):
-        run_together([lambda group: group.wait(30)] * count, scope)
-    assert time.monotonic() - started < 10
+        run_together([lambda group: group.wait(120)] * count, scope)
+    assert time.monotonic() - started < 60
     with pytest.raises(EarlyTerminationException):
         raise_if_cancelled(scope)
 

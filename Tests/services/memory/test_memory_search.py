@@ -294,7 +294,7 @@ def test_a_cancelled_request(folder: DiscussionFolder, backend: StubBackend, is_
     remember(folder, *VECTORS, vectors=VECTORS)
     backend.script(Reply(never=True))
     request = RequestContext()
-    stopper = threading.Thread(target=lambda: (backend.wait_requests(timeout=20), request.cancel_scope.cancel()))
+    stopper = threading.Thread(target=lambda: (backend.wait_requests(), request.cancel_scope.cancel()))
     if is_asked:
         stopper.start()
     else:
@@ -302,7 +302,7 @@ def test_a_cancelled_request(folder: DiscussionFolder, backend: StubBackend, is_
     started = time.monotonic()
     with request_scope(request), contextlib.suppress(EarlyTerminationException):  # where it notices is all the same
         assert semantic("owl") == ["far owl"]
-    assert time.monotonic() - started < 20 and len(backend.requests) == is_asked
+    assert time.monotonic() - started < 60 and len(backend.requests) == is_asked
     if is_asked:
         stopper.join()
 

@@ -349,7 +349,7 @@ def test_a_run_of_its_own_is_cancelled_by_its_id(lab: EngineLab, stream: bool) -
     thread.start()
     lab.backend.wait_requests(1)
     cancellation_service.request_cancellation("own-1")
-    thread.join(1)
+    thread.join(60)
     assert not thread.is_alive()
     assert isinstance(errors[0], EarlyTerminationException) and errors[0].is_cancellation
     assert lab.prompts == ["wait"]

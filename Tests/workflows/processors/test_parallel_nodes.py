@@ -77,7 +77,7 @@ def test_each_runs_when_those_it_needs_are_done() -> None:
 
     def run(index: int) -> None:
         if index == 0:
-            gate.wait(5)
+            gate.wait(60)
         done.append(index)
         if index == 2:
             gate.set()
@@ -106,7 +106,7 @@ def test_after_a_failure_nothing_new_begins_and_the_first_in_order_is_raised() -
             gate.set()
             raise KeyError("late in order")
         if index == 0:
-            gate.wait(5)
+            gate.wait(60)
             raise ValueError("first in order")
 
     with pytest.raises(ValueError, match="first in order"):

@@ -17,7 +17,7 @@ from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_stream_reply
 from Tests.workflows.engine_lab import EngineLab, Probe, Recorder, last_text, llm, reply_to, start, static, until, user
 
-PROMPT_ENOUGH = 20.0  # seconds; a call that is not stopped never ends. Latency is measured elsewhere
+PROMPT_ENOUGH = 60.0  # seconds; a call that is not stopped never ends. Latency is measured elsewhere
 
 
 @pytest.fixture

@@ -424,7 +424,7 @@ def test_a_script_knows_its_request(script: Write) -> None:
 
 def stop_when(condition: Callable[[], bool], request: RequestContext) -> None:
     def wait() -> None:
-        until(condition, 30)
+        until(condition)
         request.cancel_scope.cancel("stop")
 
     threading.Thread(target=wait, daemon=True).start()
@@ -471,7 +471,7 @@ def test_a_stop_leaves_a_script_that_hangs(
 @pytest.fixture
 def long_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a script that ends as it should more time than the moment, which a busy machine exceeds."""
-    monkeypatch.setattr(thread, "MOMENT_SECONDS", 30.0)
+    monkeypatch.setattr(thread, "MOMENT_SECONDS", 60.0)
 
 
 @pytest.mark.usefixtures("long_moment")
@@ -479,7 +479,7 @@ def test_a_script_may_answer_a_stop_with_a_failure_of_its_own(script: Write, cap
     path = script("""
         from Middleware.models.request_context import current_request
         def Invoke():
-            current_request().cancel_scope.wait(20)
+            current_request().cancel_scope.wait(120)
             raise ValueError("stopped")
         """)
     request = RequestContext()
@@ -502,8 +502,8 @@ def test_the_documented_loop_notices_a_stop(script: Write, caplog: pytest.LogCap
     stop_soon(request)
     began = time.monotonic()
     with request_scope(request), pytest.raises(EarlyTerminationException):
-        run_dynamic_module(script(documented_loop()), "20")
-    assert time.monotonic() - began < 10
+        run_dynamic_module(script(documented_loop()), "90")
+    assert time.monotonic() - began < 60
     assert caplog.records == []  # it was not left alone
 
 
@@ -526,7 +526,7 @@ def test_path_and_duration_are_logged(script: Write, caplog: pytest.LogCaptureFi
     run_dynamic_module(path, "private text")
     (first, started), (second, ended) = messages(caplog)
     assert first == second == logging.INFO and path in started and path in ended
-    assert 0.05 <= float(ended.rpartition("took ")[2].split()[0]) < 5
+    assert 0.05 <= float(ended.rpartition("took ")[2].split()[0]) < 60
     assert "private" not in caplog.text
 
 

@@ -174,5 +174,5 @@ def test_cancel(lab: Lab, wiki: StubBackend) -> None:
     threading.Thread(target=lambda: (wiki.wait_requests(), scope.cancel())).start()
     with pytest.raises(EarlyTerminationException):
         ASK["best"](OfflineWikiApiClient(scope))
-    assert wiki.requests[0].wait_ended(20)
-    assert (wiki.requests[0].ended_at or time.monotonic()) - wiki.requests[0].received_at < 10
+    assert wiki.requests[0].wait_ended()
+    assert (wiki.requests[0].ended_at or time.monotonic()) - wiki.requests[0].received_at < 60

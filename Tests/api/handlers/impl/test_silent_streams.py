@@ -43,6 +43,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 SHORT, LONG = 0.1, 60.0
 # A silence lasts until so many signs were sent in it, or, where none are expected, for so many seconds.
 SIGNS, SILENCE = 3, 1.2
+LATE = {"error": {"message": "late"}}
 ONCE, UPON, STOP = chat_chunk({"content": "Once"}), chat_chunk({"content": " upon"}), chat_chunk({}, "stop")
 
 
@@ -62,7 +63,7 @@ SILENCES: dict[str, Callable[[threading.Event], Reply]] = {
     "within a call": lambda over: sse_reply([*CALL, "[DONE]"], held=over, held_piece=1),
     "between text and a call": lambda over: sse_reply([ONCE, *CALL, "[DONE]"], held=over, held_piece=1),
     "before a failure": lambda over: status_reply(400, "late", held=over),
-    "between text and a failure": lambda over: sse_reply([ONCE, {"error": {"message": "late"}}], held=over, held_piece=1),
+    "between text and a failure": lambda over: sse_reply([ONCE, LATE], held=over, held_piece=1),
     "comments of the back-end": lambda over: Reply(
         pieces=[b": waiting\n\n"] * 8 + [b"data: " + json.dumps(event).encode() + b"\n\n" for event in (ONCE, STOP)],
         delay=0.1,
@@ -241,7 +242,7 @@ def test_a_backup_answers_after_signs(lab: ApiLab, monkeypatch: pytest.MonkeyPat
     lab.backend.responder = lambda request: (
         sse_reply([ONCE, STOP])
         if request.json["model"] == "other"
-        else sse_reply([chat_chunk({"role": "assistant"}), {"error": {"message": "late"}}], held=over, held_piece=1)
+        else sse_reply([chat_chunk({"role": "assistant"}), LATE], held=over, held_piece=1)
     )
     items = [
         item

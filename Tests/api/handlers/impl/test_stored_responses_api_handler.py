@@ -120,22 +120,30 @@ def test_keys_and_users(lab: ApiLab) -> None:
 
 # -- cancelling --------------------------------------------------------------------------------------------------------
 class Run(RequestContext):
-    """A request that ends ``seconds`` after it is cancelled, as its dialect says: with ``running.finish``."""
+    """A request that ends when it is cancelled, not before ``end``, as its dialect says: with ``running.finish``."""
 
-    def __init__(self, running: RunningResponse, seconds: float = 0.05, **fields: Any) -> None:
+    def __init__(self, running: RunningResponse, end: threading.Event | None = None, **fields: Any) -> None:
         super().__init__(request_id=str(uuid.UUID(running.id[5:])), api_type=OPENAI_RESPONSES, **fields)
-        self.cancel_scope.add_callback(lambda: threading.Timer(seconds, finish, [running, "cancelled"]).start())
+
+        def run() -> None:
+            if end is not None:
+                end.wait(60)
+            finish(running, "cancelled")
+
+        self.cancel_scope.add_callback(lambda: threading.Timer(0.05, run).start())
         assert running_requests().arrive(self)
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_cancel(lab: ApiLab, kept: bool) -> None:
+def test_cancel(lab: ApiLab, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CANCEL_SECONDS", 60.0)
     running = begun()
     running.kept = kept
     run = Run(running)
     answer = ask(lab, "POST", f"/v1/responses/{running.id}/cancel")
     assert (answer.status, answer.json["status"], run.cancel_scope.reason) == (200, "cancelled", CLIENT_CANCELLED)
     assert (ask(lab, "GET", f"/v1/responses/{running.id}").status == 200) is kept
+    monkeypatch.setattr(module, "CANCEL_SECONDS", 0.05)
     again = ask(lab, "POST", f"/v1/responses/{running.id}/cancel")
     if kept:
         assert again.status == 400 and again.json["error"]["message"] == "Cannot cancel a completed response."
@@ -146,14 +154,16 @@ def test_cancel(lab: ApiLab, kept: bool) -> None:
 
 def test_cancel_what_cannot_be_interrupted(lab: ApiLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CANCEL_SECONDS", 0.05)
-    running = begun()
-    run = Run(running, seconds=0.3)
+    running, answered = begun(), threading.Event()
+    run = Run(running, answered)
     answer = ask(lab, "POST", f"/v1/responses/{running.id}/cancel").json
+    answered.set()
     assert answer == {"id": running.id, "status": "cancelled", "output": []} and run.cancel_scope.cancelled
 
 
-def test_cancel_at_the_gate(lab: ApiLab) -> None:
+def test_cancel_at_the_gate(lab: ApiLab, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user of a request that waits is not known yet, and its response has not begun. Its key is known."""
+    monkeypatch.setattr(module, "CANCEL_SECONDS", 60.0)
 
     def arrived(**fields: Any) -> tuple[RequestContext, str]:
         request = RequestContext(**{"api_type": OPENAI_RESPONSES, **fields})

@@ -261,7 +261,7 @@ def test_cancel_in_a_block(lab: EngineLab, folder: Path) -> None:
     threading.Thread(target=cancel).start()
     with pytest.raises(EarlyTerminationException) as caught:
         run(lab, node(folder), 20)
-    assert caught.value.is_cancellation and time.monotonic() - moment[0] < 10
+    assert caught.value.is_cancellation and time.monotonic() - moment[0] < 60
     assert cursor(folder) == [sha("m2"), ""] and len(lab.prompts) == 2
 
 

@@ -471,7 +471,7 @@ def test_a_summary_is_not_lost_to_others_at_work(
         write = node("WriteCurrentSummaryToFileAndReturnIt", input="new")
         thread = threading.Thread(target=lambda: result.append(run(lab, write)))
         thread.start()
-        thread.join(5)
+        thread.join(60)
     assert result == ["new"] and store.summary() == ("new", "h1")
     assert store.summary_position() is None  # its file is the others' for now
 

@@ -148,7 +148,7 @@ def test_cancellation(lab: EngineLab) -> None:
     threading.Thread(target=lambda: (lab.backend.wait_requests(1), lab.request.cancel_scope.cancel())).start()
     with pytest.raises(EarlyTerminationException):
         run(lab, rag())
-    assert lab.backend.requests[0].wait_ended(1.0) and len(lab.backend.requests) == 1
+    assert lab.backend.requests[0].wait_ended() and len(lab.backend.requests) == 1
 
 
 # -- others that answer ------------------------------------------------------------------------------------------------

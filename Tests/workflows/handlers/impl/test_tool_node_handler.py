@@ -147,7 +147,7 @@ def test_cancel_ends_the_call_and_the_run(lab: EngineLab, service: StubBackend, 
     with pytest.raises(EarlyTerminationException) as caught:
         run(lab, [{"promptToSearch": "owls", **node}, static("never")])
     assert caught.value.is_cancellation
-    assert time.monotonic() - moment[0] < 10
+    assert time.monotonic() - moment[0] < 60
     assert service.requests[0].wait_ended(20)
 
 

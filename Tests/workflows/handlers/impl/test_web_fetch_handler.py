@@ -382,8 +382,8 @@ def test_silence(lab: EngineLab, web: StubBackend) -> None:
     began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"no data for 0\.2 seconds"):
         run(lab, fetch(web.url, timeout=0.2))
-    assert 0.2 <= time.monotonic() - began < 20
-    assert web.requests[0].wait_ended(20)
+    assert 0.2 <= time.monotonic() - began < 60
+    assert web.wait_requests()[0].wait_ended()
 
 
 def test_silence_in_the_body(lab: EngineLab, web: StubBackend) -> None:
@@ -396,12 +396,12 @@ def test_a_trickling_server_meets_the_deadline(
 ) -> None:
     monkeypatch.setattr(web_fetch_tool, "MIN_TOTAL_SECONDS", 0.1)
     monkeypatch.setattr(web_fetch_tool, "TOTAL_TIMEOUTS", 0.1)
-    web.script(Reply(pieces=[b"a"] * 1000, delay=0.05))
+    web.script(Reply(pieces=[b"a"] * 4000, delay=0.05))
     began = time.monotonic()
     with pytest.raises(TimeoutError, match="gave up after 1 seconds in all"):
         run(lab, fetch(web.url, timeout=10))
-    assert 0.9 < time.monotonic() - began < 20
-    assert web.requests[0].wait_ended(20)
+    assert 0.9 < time.monotonic() - began < 60
+    assert web.wait_requests()[0].wait_ended()
 
 
 # -- the cap -----------------------------------------------------------------------------------------------------------
@@ -618,7 +618,7 @@ def test_the_connection_goes_to_the_checked_address(
     monkeypatch.setattr(socket, "getaddrinfo", rebinding)
     monkeypatch.setattr(addresses, "forbidden_kind", lambda address: None)
     url = f"http://rebind.example:{web.port}/"
-    assert run(lab, fetch(url, blockPrivateAddresses=True, timeout=2)) == '{"ok": true}'
+    assert run(lab, fetch(url, blockPrivateAddresses=True, timeout=60)) == '{"ok": true}'
     assert web.requests[0].headers["host"] == f"rebind.example:{web.port}"
     assert len(asked) == 1
 
@@ -898,7 +898,7 @@ def cancelled_after(lab: EngineLab, node: dict[str, Any], ready: Any) -> float:
 
 
 @pytest.mark.parametrize(
-    "reply", [Reply(never=True), Reply(pieces=[b"a"], hang=True), Reply(pieces=[b"a"] * 1000, delay=0.02)]
+    "reply", [Reply(never=True), Reply(pieces=[b"a"], hang=True), Reply(pieces=[b"a"] * 8000, delay=0.02)]
 )
 def test_a_stop_reaches_the_server(lab: EngineLab, web: StubBackend, reply: Reply) -> None:
     web.default = reply
@@ -907,7 +907,7 @@ def test_a_stop_reaches_the_server(lab: EngineLab, web: StubBackend, reply: Repl
         web.wait_requests(1)
         time.sleep(0.1)
 
-    assert cancelled_after(lab, fetch(web.url, onError="return"), ready) < 10
+    assert cancelled_after(lab, fetch(web.url, onError="return"), ready) < 60
     assert web.requests[0].wait_ended(20)
     assert not [
         thread for thread in threading.enumerate() if thread.name in ("web-fetch", "http-connect") and _lives(thread)
@@ -924,7 +924,7 @@ def test_a_stop_during_name_resolution(lab: EngineLab, monkeypatch: pytest.Monke
 
     def slow(*_: Any, **__: Any) -> Any:
         resolving.set()
-        release.wait(20)
+        release.wait(120)
         raise socket.gaierror("no such name")
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
@@ -932,7 +932,7 @@ def test_a_stop_during_name_resolution(lab: EngineLab, monkeypatch: pytest.Monke
         for keys in ({}, {"blockPrivateAddresses": True}):
             lab.request.cancel_scope.__init__()  # type: ignore[misc]
             resolving.clear()
-            assert cancelled_after(lab, fetch("http://slow.example/", **keys), lambda: resolving.wait(20)) < 10
+            assert cancelled_after(lab, fetch("http://slow.example/", **keys), lambda: resolving.wait(60)) < 60
     finally:
         release.set()
 

@@ -329,12 +329,12 @@ def test_without_endpoint(lab: EngineLab, store: MemoryStore) -> None:
 
 def test_a_cancelled_request_stores_nothing(lab: EngineLab, store: MemoryStore) -> None:
     remember(store, 3)
-    lab.backend.responder = lambda request: chat_reply("late", header_delay=30.0)
+    lab.backend.responder = lambda request: chat_reply("late", header_delay=90.0)
     threading.Timer(0.2, lab.request.cancel_scope.cancel).start()
     started = time.monotonic()
     with pytest.raises(EarlyTerminationException):
         run(lab, node())
-    assert time.monotonic() - started < 20 and store.summary() is None
+    assert time.monotonic() - started < 60 and store.summary() is None
 
 
 @pytest.mark.parametrize("prompt", ["[LATEST_MEMORIES]", "plain"])
@@ -415,7 +415,7 @@ def held(store: MemoryStore, work: Callable[[], object]) -> threading.Thread:
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert ready.wait(3)
+    assert ready.wait(60)
     return thread
 
 
@@ -424,7 +424,7 @@ def test_it_looks_again_once_it_has_the_lock(lab: EngineLab, store: MemoryStore)
     go = threading.Event()
 
     def work() -> None:
-        go.wait(5)
+        go.wait(60)
         store.save_summary("by another", "h3")
 
     thread = held(store, work)
@@ -440,7 +440,7 @@ def test_it_does_not_wait_for_ever(
     store.save_summary("old", "gone")
     monkeypatch.setattr(shared, "LONGEST_WAIT_BEFORE_ANSWER", 0.2)
     done = threading.Event()
-    thread = held(store, lambda: done.wait(10))
+    thread = held(store, lambda: done.wait(60))
     try:
         assert run(lab, node()) == "old"
     finally:
@@ -452,7 +452,7 @@ def test_it_does_not_wait_for_ever(
 def test_a_cancelled_request_does_not_wait(lab: EngineLab, store: MemoryStore) -> None:
     remember(store, 3)
     done = threading.Event()
-    thread = held(store, lambda: done.wait(10))
+    thread = held(store, lambda: done.wait(60))
     threading.Timer(0.2, lab.request.cancel_scope.cancel).start()
     started = time.monotonic()
     try:
@@ -461,7 +461,7 @@ def test_a_cancelled_request_does_not_wait(lab: EngineLab, store: MemoryStore) -
     finally:
         done.set()
         thread.join()
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 25  # before the wait ends by itself
 
 
 @pytest.mark.parametrize(

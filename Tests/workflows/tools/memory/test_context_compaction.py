@@ -712,7 +712,7 @@ def test_two_requests_at_once_make_one_run(lab: CompactorLab) -> None:
 
     def slow(request: RecordedRequest) -> Any:
         at_work.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return answer(request)
 
     lab.backend.responder = slow
@@ -720,11 +720,11 @@ def test_two_requests_at_once_make_one_run(lab: CompactorLab) -> None:
     thread = threading.Thread(target=lambda: results.append(lab.compact(chat(9))))
     thread.start()
     try:
-        assert at_work.wait(10)
+        assert at_work.wait(60)
         assert lab.compact(chat(9)) == ""
     finally:
         go_on.set()
-        thread.join(10)
+        thread.join(60)
     assert results == [both()] and len(lab.calls) == 3
 
 
@@ -747,12 +747,12 @@ def test_a_cancelled_request_writes_nothing(lab: CompactorLab, call: str) -> Non
     fail_at(lab, call, Reply(never=True))
     lab.answers["old"] = "OLD 2"
     scope = lab.request.cancel_scope
-    watcher = threading.Thread(target=lambda: until(lambda: call in lab.calls[3:], 10) and scope.cancel("gone"))
+    watcher = threading.Thread(target=lambda: until(lambda: call in lab.calls[3:]) and scope.cancel("gone"))
     watcher.start()
     history = [*chat(4), {"role": "user", "content": "a new message in place"}, *chat(11)[5:]]
     with pytest.raises(EarlyTerminationException):
         lab.compact(history)
-    watcher.join(10)
+    watcher.join(60)
     assert lab.files == before
     with DiscussionFolder("k1").lock(COMPACTOR, timeout=0):
         pass  # nobody holds it any more

@@ -547,7 +547,7 @@ def test_cancelled_while_waiting(lab: MemoryLab) -> None:
         started = time.monotonic()
         with pytest.raises(EarlyTerminationException):
             lab.remember(chat(8))
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 25  # before the wait for a lock ends by itself
 
 
 # -- several at once ---------------------------------------------------------------------------------------------------
@@ -569,7 +569,7 @@ def test_two_requests_at_once_write_once(lab: MemoryLab) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert failures == [] and len(lab.prompts) == len(lab.stored()) == 5
 
 
@@ -609,7 +609,7 @@ def test_how_long_to_wait(lab: MemoryLab, key: Any, complete: bool, seconds: flo
 def _hold(root: str, ready: Any, release: Any) -> None:
     with process_lock(os.path.join(root, "discussions", "d1", MEMORIES)):
         ready.set()
-        release.wait(30)
+        release.wait(300)
 
 
 @pytest.mark.slow
@@ -621,12 +621,12 @@ def test_another_process_at_work(lab: MemoryLab) -> None:
     process = spawn.Process(target=_hold, args=(str(lab.root), ready, release))
     process.start()
     try:
-        assert ready.wait(20)
+        assert ready.wait(120)
         lab.remember(chat(8))
         assert lab.stored() == []
     finally:
         release.set()
-        process.join(20)
+        process.join(120)
     lab.remember(chat(8))
     assert lab.stored() == covering((0, 4))
 

@@ -274,9 +274,9 @@ def test_tags_within_a_whole_answer_are_text() -> None:
 def test_hostile_repetition_takes_time_in_proportion(piece: str) -> None:
     """Four times the text may take some four times as long; something quadratic takes sixteen times, here minutes."""
     text = piece * (400_000 // len(piece))
-    started = time.monotonic()
+    started = time.thread_time()
     parse_memories(text)
-    assert time.monotonic() - started < 20
+    assert time.thread_time() - started < 20
 
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1).filter(str.strip)

@@ -28,19 +28,19 @@ from Tests.workflows.tools.test_dynamic_module_loader import stop_when
 A_MOMENT_HERE = 30.0
 PARENT = """
 import subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
 with open(sys.argv[1] + ".new", "w") as file:
     file.write(str(child.pid))
 import os
 with open(sys.argv[1] + ".own", "w") as file:
     file.write(str(os.getpid()))
 os.replace(sys.argv[1] + ".new", sys.argv[1])
-time.sleep(60)
+time.sleep(300)
 """
 TREE = """
 import subprocess, sys, time
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-time.sleep(60)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+time.sleep(300)
 """
 WAYS = {
     "popen": "subprocess.Popen(command).wait()",
@@ -53,6 +53,11 @@ WAYS = {
     "not waited for": "subprocess.Popen(command); sleep_until(pids + '.release')",
     "tried again and again": "[subprocess.run(command) for _ in range(100)]",
 }
+UNTIL_STOPPED = """
+    from Middleware.models.request_context import current_request
+    def Invoke():
+        current_request().cancel_scope.wait(60)
+    """
 SCRIPT = """
     import asyncio, os, subprocess, time
     async def in_a_loop(command):
@@ -96,10 +101,10 @@ def parent(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
     yield process
     process.kill()
-    process.wait(5)
+    process.wait(60)
 
 
 def runs(pid: int) -> bool:
@@ -179,7 +184,7 @@ def test_of_two_scripts_at_once_a_stop_ends_those_of_the_one_alone(
     with ThreadPoolExecutor(2) as pool:
         calls = list(pool.map(partial(pool.submit, run), requests, pids))
         try:
-            assert until(lambda: all(len(with_children(own)) == 6 for own in pids), 30)
+            assert until(lambda: all(len(with_children(own)) == 6 for own in pids))
             one, other = map(with_children, pids)
             requests[0].cancel_scope.cancel()
             calls[0].result(60)
@@ -199,7 +204,7 @@ def test_those_of_a_script_that_has_ended_go_on(script: Callable[[str], str], tm
     path = script("""
         import subprocess
         def Invoke(python):
-            return subprocess.Popen([python, "-c", "import time; time.sleep(60)"])
+            return subprocess.Popen([python, "-c", "import time; time.sleep(300)"])
         """)
     request = RequestContext()
     with request_scope(request):
@@ -209,14 +214,14 @@ def test_those_of_a_script_that_has_ended_go_on(script: Callable[[str], str], tm
         time.sleep(0.05)
         assert process.poll() is None
     process.kill()
-    process.wait(5)
+    process.wait(60)
 
 
 def test_those_of_others_go_on(script: Callable[[str], str], sleeper: subprocess.Popen[bytes]) -> None:
     request = RequestContext()
     stop_when(lambda: len(running_scripts()) == 1, request)
     with request_scope(request), pytest.raises(EarlyTerminationException):
-        run_dynamic_module(script("import time\ndef Invoke():\n    time.sleep(0.5)\n"))
+        run_dynamic_module(script(UNTIL_STOPPED))
     assert sleeper.poll() is None
 
 
@@ -230,9 +235,9 @@ def test_no_process_starts_after_the_end(sleeper: subprocess.Popen[bytes]) -> No
 @pytest.mark.parametrize("way", ["subprocess.run([python, '-V'])", "os.system('echo no')"])
 def test_no_process_starts_from_a_stopped_script(script: Callable[[str], str], way: str) -> None:
     path = script(f"""
-        import os, subprocess, time
-        def Invoke(python, answers):
-            time.sleep(0.5)
+        import os, subprocess
+        def Invoke(python, answers, stopped):
+            stopped.wait(60)
             try:
                 {way}
             except Exception as error:
@@ -240,10 +245,11 @@ def test_no_process_starts_from_a_stopped_script(script: Callable[[str], str], w
                 raise
         """)
     answers: list[str] = []
-    request = RequestContext()
+    request, stopped = RequestContext(), threading.Event()
     stop_when(lambda: len(running_scripts()) == 1, request)
     with request_scope(request), pytest.raises(EarlyTerminationException):
-        run_dynamic_module(path, sys.executable, answers)
+        run_dynamic_module(path, sys.executable, answers, stopped)
+    stopped.set()
     assert until(lambda: answers == ["EarlyTerminationException"])
 
 
@@ -257,7 +263,7 @@ def test_one_that_starts_during_the_end_is_ended(
     call.add(sleeper)
     threading.Timer(0.03, setattr, (sleeper, "pid", pid)).start()
     call.end()
-    assert sleeper.wait(5) != 0
+    assert sleeper.wait(60) != 0
 
 
 def test_a_start_that_failed_delays_the_end_only_for_a_moment(
@@ -303,8 +309,8 @@ def test_one_that_has_ended_is_not_touched(sleeper: subprocess.Popen[bytes], mon
     call = ScriptProcesses()
     call.add(sleeper)
     sleeper.kill()
-    sleeper.wait(5)
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
+    sleeper.wait(60)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"]) as other:
         monkeypatch.setattr(sleeper, "pid", other.pid)
         call.end()
         time.sleep(0.05)
@@ -319,10 +325,10 @@ def test_one_that_was_reaped_behind_its_back_is_not_touched(
     call = ScriptProcesses()
     with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
         call.add(process)
-        process.wait(5)
+        process.wait(60)
         monkeypatch.setattr(process, "returncode", None)
         time.sleep(START_SECONDS + 1.1)  # the kernel rounds to seconds
-        with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
+        with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"]) as other:
             monkeypatch.setattr(process, "pid", other.pid)
             call.end()
             time.sleep(0.05)
@@ -357,7 +363,7 @@ def test_without_psutil_the_process_itself_is_ended(
     call = ScriptProcesses()
     call.add(sleeper)
     call.end()
-    assert sleeper.wait(5) != 0
+    assert sleeper.wait(60) != 0
     assert "psutil" in caplog.text
 
 
@@ -366,10 +372,10 @@ def test_the_end_of_all_running_scripts(script: Callable[[str], str], parent: Pa
     path = script(SCRIPT.replace("WAY", WAYS["popen"]))
     caller = threading.Thread(target=run_dynamic_module, args=(path, sys.executable, str(parent), str(pids)))
     caller.start()
-    assert until(pids.exists, 20)
+    assert until(pids.exists)
     child = int(pids.read_text())
     assert runs(child)
     running_scripts().end_processes()
-    caller.join(5)
+    caller.join(60)
     assert not caller.is_alive()
     assert until(lambda: not runs(child))

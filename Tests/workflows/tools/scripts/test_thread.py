@@ -19,7 +19,7 @@ from Middleware.workflows.tools.scripts import thread
 from Middleware.workflows.tools.scripts.thread import ScriptThread, running_scripts
 from Tests.workflows.engine_lab import until
 
-IN_TIME = 10.0  # far below what the work under test would take
+IN_TIME = 60.0  # far below what the work under test would take
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="")
 
 
@@ -214,7 +214,7 @@ def test_a_step_that_does_not_end_is_left(scope: CancelScope, caplog: pytest.Log
     def steps() -> Generator[int, None, None]:
         try:
             yield 1
-            release.wait(20)
+            release.wait(2 * IN_TIME)
             yield 2
             raise AssertionError("nobody asked for this step")
         finally:
@@ -232,19 +232,22 @@ def test_a_step_that_does_not_end_is_left(scope: CancelScope, caplog: pytest.Log
     assert list(script) == [] and not closed.is_set()
     script.close()
     release.set()
-    assert closed.wait(3)
+    assert closed.wait(60)
     assert until(lambda: len(caplog.records) == 2)
     level, text = lines(caplog)[1]
     assert level == "INFO"
     assert text.startswith("The script task.py of request -, left alone at a stop, has ended after ")
 
 
-def test_a_step_that_notices_the_stop_is_waited_for(scope: CancelScope, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_step_that_notices_the_stop_is_waited_for(
+    scope: CancelScope, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread, "MOMENT_SECONDS", 60.0)
     ended = []
 
     def steps() -> Generator[int, None, None]:
         try:
-            scope.wait(20)
+            scope.wait(2 * IN_TIME)
             time.sleep(0.02)
             yield 1
         finally:
@@ -254,7 +257,10 @@ def test_a_step_that_notices_the_stop_is_waited_for(scope: CancelScope, caplog: 
     assert ended == [True] and caplog.records == []
 
 
-def test_a_stop_between_two_steps(scope: CancelScope, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stop_between_two_steps(
+    scope: CancelScope, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread, "MOMENT_SECONDS", 60.0)
     idents = []
 
     def steps() -> Generator[int, None, None]:
@@ -280,7 +286,7 @@ def test_a_stop_ends_the_wait_for_a_cleanup(scope: CancelScope, seconds: float) 
         try:
             yield 1
         finally:
-            release.wait(20)
+            release.wait(2 * IN_TIME)
 
     script = iterate(steps(), scope)
     next(script)
@@ -314,7 +320,7 @@ def test_the_path_stays_out_of_the_log_of_an_encrypted_conversation(
     release = threading.Event()
 
     def steps() -> Generator[int, None, None]:
-        release.wait(20)
+        release.wait(2 * IN_TIME)
         yield 1
 
     with request_scope(RequestContext(redact=True, request_id="r-1")):

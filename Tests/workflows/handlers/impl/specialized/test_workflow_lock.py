@@ -202,7 +202,7 @@ def test_two_requests_at_once(lab: EngineLab, path: Path) -> None:
 
     def answer(request: Any) -> Reply:
         working.set()
-        go_on.wait(5)
+        go_on.wait(60)
         return reply_to(request, "ok")
 
     lab.backend.responder = answer
@@ -210,13 +210,13 @@ def test_two_requests_at_once(lab: EngineLab, path: Path) -> None:
     results: list[Any] = []
     first = threading.Thread(target=lambda: results.append(run(lab, *nodes)))
     first.start()
-    assert working.wait(5)
+    assert working.wait(60)
     second = RequestContext(request_id="r-2")
     with request_scope(second):
         lab.request = second
         assert list(begin(lab, *nodes)) == ["answer"]
     go_on.set()
-    first.join(5)
+    first.join(60)
     assert results == [["answer"]] and lab.prompts == ["slow work"]
     assert held(path) == []
 
