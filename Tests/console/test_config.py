@@ -18,6 +18,7 @@ from Tests.amounts import DEEP
 from Tests.console.conftest import PATIENCE, Contexts
 from Tests.console.scripted_server import Failure, ScriptedServer
 from Tests.integration.launcher import Launcher
+from Tests.integration.prelude import COMMANDS_IN_TIME, launcher_after
 
 SECRET = "sk-Canary-77"
 # The line with the cursor.
@@ -65,7 +66,8 @@ class Console:
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     public = tmp_path_factory.mktemp("config") / "Public"
     (write_tree(public) / TESTS).write_text(TEST_FILE, encoding="utf-8")
-    with Launcher("run_waitress.py", "--PublicDirectory", public, "--User", "alice", "--console", "edit") as server:
+    script = launcher_after(public.parent, "run_waitress.py", *COMMANDS_IN_TIME)
+    with Launcher(script, "--PublicDirectory", public, "--User", "alice", "--console", "edit") as server:
         yield Console(public, server)
 
 
@@ -334,7 +336,7 @@ def test_secrets_stay_on_the_server_and_survive(tab: Page, console: Console) -> 
         expect(box).to_contain_text("<kept secret 1>")
         expect(tab.get_by_text("are shown as")).to_be_visible()
         press(tab, "Check everything")
-        expect(tab.get_by_text("files in")).to_be_visible(timeout=120_000)
+        expect(tab.get_by_text("files in")).to_be_visible(timeout=5 * PATIENCE)
         box.get_by_text(line.split('"')[1]).first.click()
         stands_in(tab, line)
         for key in ("End", "Enter"):
@@ -358,7 +360,7 @@ def test_everything_is_checked_and_the_tree_leads_to_it(tab: Page, console: Cons
     press(tab, "Check everything")
     files = tab.get_by_role("tree", name="Files")
     found = tab.get_by_role("list", name="Findings")
-    expect(found).to_contain_text("Did you mean 'Child'?", timeout=120_000)
+    expect(found).to_contain_text("Did you mean 'Child'?", timeout=5 * PATIENCE)
     expect(found).to_contain_text("Did you mean 'Main'?")
     expect(tab.get_by_text("files in")).to_contain_text("2 errors")
     files.get_by_role("treeitem", name="Workflows, 7 files, with errors").click()

@@ -18,6 +18,7 @@ import pytest
 from Middleware.addons.console.calls import Route
 from Tests.integration.console_server import API, Console, found_in_time
 from Tests.integration.launcher import Backend, api_type, endpoint, llm_node
+from Tests.patience import CLIENT_PATIENCE
 from Tests.services.discussion_lab import DiscussionLab
 
 CANARY = re.compile(r"canary[.][\w.-]+?[.]end", re.IGNORECASE)
@@ -139,7 +140,7 @@ class Canaries:
         found_in_time(lambda: True if self.console.call("GET", f"runs/{run}")["run"]["ended"] else None)
 
     def _send(self, method: str, path: str, key: str, body: Any = None) -> tuple[int, Any, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.console.server.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.console.server.port, timeout=CLIENT_PATIENCE)
         headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from Tests.integration.launcher import USER, Backend, Launcher, run_launcher, standard_tree
+from Tests.patience import CLIENT_PATIENCE
 from Tests.workflows.engine_lab import until
 
 LINK = re.compile(r"(http://127\.0\.0\.1:\d+)/console/#signin=([\w.-]+)")
@@ -46,7 +47,7 @@ class Console:
 
     def send(self, method: str, path: str, body: Any = None) -> http.client.HTTPResponse:
         """Send a call on a connection of its own and return the beginning of the answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=CLIENT_PATIENCE)
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         data = None if body is None else json.dumps(body)
         headers |= {"Content-Type": "application/json", "Connection": "close"}

@@ -22,6 +22,10 @@ def launcher_after(folder: Path, script: str, *lines: str) -> str:
     return str(file)
 
 
+# Commands that the console runs give way to requests. Where other work keeps the machine busy, they would never end.
+COMMANDS_IN_TIME = ("from Middleware.addons.console import command_process", "command_process.NICENESS = 0")
+
+
 def patience(**seconds: float) -> list[str]:
     """Lines that set the servers' limits, named as in ``Middleware/cli/serving/limits.py``."""
     return [

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
+from Middleware.addons.console import command_process, made_test_routes
 from Middleware.addons.console.sign_in import make_code
 from Middleware.addons.records.records import build_records
 from Middleware.api.running.running_requests import RunningRequests, running_requests
@@ -82,6 +83,8 @@ class ConsoleLab(EngineLab):
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ConsoleLab]:
+    monkeypatch.setattr(command_process, "NICENESS", 0)
+    monkeypatch.setattr(made_test_routes, "TEST_SECONDS", 600.0)
     with StubBackend() as backend:
         lab = ConsoleLab(tmp_path / "Configs", monkeypatch, backend)
         yield lab
