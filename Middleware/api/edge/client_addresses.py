@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from wsgiref.types import WSGIEnvironment
 
 from Middleware.api.edge.browser_safety import Refusal
-from Middleware.utilities.http.addresses import is_private_address
+from Middleware.utilities.http.addresses import IPAddress, is_private_address, parse_address, unmapped
 
 FORWARDED = ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_REAL_IP")
 """Headers that proxies add, as the WSGI environ names them."""
@@ -19,16 +19,53 @@ _PEER = ("REMOTE_ADDR", *FORWARDED)
 # A header can hold any text; messages show only this many characters of it. IPv6 addresses have at most 45.
 _SHOWN = 60
 _FOR = re.compile(r"\bfor\s*=\s*(\"[^\"]*\"|[^;,\s]*)", re.IGNORECASE)
-# An address, in brackets if it is an IPv6 one with a port.
-_ADDRESS = re.compile(r"\[([^\]]*)\](?::\d+)?|(\d+(?:\.\d+){3})(?::\d+)?")
+# An address, in brackets if it is an IPv6 one with a port, which may have a name in place of a number (RFC 7239, 6).
+_PORT = r"(?::(?:\d+|_[\w.-]+))?"
+_ADDRESS = re.compile(rf"\[([^\]]*)\]{_PORT}|(\d+(?:\.\d+){{3}}){_PORT}")
+# Where "localhost" leads, in the connections of one program now to the one and now to the other.
+_LOCALHOST = {"::1": "127.0.0.1"}
 
 
 def peer_of(environ: WSGIEnvironment) -> tuple[str | None, ...]:
-    """Return the address of the connection with what proxies say of its client: both must be equal for the same peer.
-
-    So a header, which a client can send itself, never makes it the same as a client with another address.
-    """
+    """Return the address of the connection with what proxies say of its client, for ``is_same_peer``."""
     return tuple(map(environ.get, _PEER))
+
+
+def is_same_peer(one: tuple[str | None, ...], other: tuple[str | None, ...]) -> bool:
+    """Return whether two results of ``peer_of`` have the same addresses: of the connection, and in each header.
+
+    So a header, which a client can send itself, never makes it the same as a client with another address. Ports do not
+    count: each connection has its own, and some proxies put it into the headers.
+    """
+    return one == other or (bool(one and other) and _plain_peer(*one) == _plain_peer(*other))
+
+
+def _plain_peer(connection: str | None, *headers: str | None) -> tuple[str | None, ...]:
+    address = _plain_address(connection or "")
+    forwarded_for, forwarded, via, real_ip = headers
+    return (
+        # Only here: an address in a header may be that of a proxy's own machine.
+        _LOCALHOST.get(address, address),
+        forwarded_for and ",".join(map(_plain_address, forwarded_for.split(","))),
+        forwarded and _FOR.sub(_with_plain_address, forwarded),
+        via,
+        real_ip and _plain_address(real_ip),
+    )
+
+
+def _with_plain_address(found: re.Match[str]) -> str:
+    # Text that is not an address stays as it is, with its quotes: they may contain what looks like a second element.
+    return found[0] if _address_in(found[1]) is None else f"for={_plain_address(found[1])}"
+
+
+def _plain_address(text: str) -> str:
+    """Return an address without its port, in the spelling that all have here; other text as it is."""
+    address = _address_in(text)
+    return text.strip() if address is None else str(unmapped(address))
+
+
+def _address_in(text: str) -> IPAddress | None:
+    return parse_address(_bare(text.strip().strip('"')))
 
 
 def public_address(environ: WSGIEnvironment) -> str | None:

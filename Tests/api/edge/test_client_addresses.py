@@ -12,7 +12,7 @@ from werkzeug.wrappers import Response
 
 from Middleware.api.edge.access_keys import AccessKeys
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
-from Middleware.api.edge.client_addresses import public_address
+from Middleware.api.edge.client_addresses import is_same_peer, peer_of, public_address
 from Tests.tables import table
 
 PUBLIC = "203.0.113.5"
@@ -84,6 +84,9 @@ def test_the_peer(address: str, private: bool) -> None:
         ("FORWARDED", f"for={PUBLIC};proto=https", False),
         ("FORWARDED", 'proto=http;FOR="[fd00::1]:4711", for=10.0.0.1', True),
         ("FORWARDED", 'for=10.0.0.1, for="[2001:db8::1]:4711"', False),
+        ("FORWARDED", 'for="10.0.0.1:_p1", for="[fd00::1]:_p.2"', True),
+        ("FORWARDED", f'for="{PUBLIC}:_p1"', False),
+        ("FORWARDED", 'for="10.0.0.1:p1"', False),
         ("FORWARDED", "for=_hidden", False),
         ("FORWARDED", "proto=https", True),
         ("VIA", "1.1 proxy", True),
@@ -93,6 +96,82 @@ def test_the_client_of_a_proxy(header: str, text: str, private: bool) -> None:
     assert (public_address({"REMOTE_ADDR": "127.0.0.1", f"HTTP_{header}": text}) is None) == private
     # From outside, no header admits anyone.
     assert public_address({"REMOTE_ADDR": PUBLIC, f"HTTP_{header}": text}) == PUBLIC
+
+
+PROXY = {"REMOTE_ADDR": "10.0.0.1"}
+V6 = '"[2001:db8::1]:443"'
+
+
+def forwarded_for(text: str) -> dict[str, str]:
+    return {**PROXY, "HTTP_X_FORWARDED_FOR": text}
+
+
+def forwarded(text: str) -> dict[str, str]:
+    return {**PROXY, "HTTP_FORWARDED": text}
+
+
+def real_ip(text: str) -> dict[str, str]:
+    return {**PROXY, "HTTP_X_REAL_IP": text}
+
+
+def direct(address: str) -> dict[str, str]:
+    return {"REMOTE_ADDR": address}
+
+
+@table(
+    ("one", "other", "same"),
+    [
+        # Each connection has another port.
+        (forwarded_for("1.2.3.4:56789"), forwarded_for("1.2.3.4:1"), True),
+        (forwarded_for("1.2.3.4:56789"), forwarded_for("1.2.3.4"), True),
+        (forwarded_for("[2001:db8::1]:443"), forwarded_for("[2001:db8::1]:9"), True),
+        (forwarded_for("[2001:db8::1]:443"), forwarded_for("2001:db8::1"), True),
+        (forwarded_for(V6), forwarded_for("2001:DB8:0:0::1"), True),
+        (forwarded_for("9.9.9.9:1, 1.2.3.4:2"), forwarded_for("9.9.9.9:3,1.2.3.4:4"), True),
+        (forwarded_for("::ffff:1.2.3.4"), forwarded_for("1.2.3.4:7"), True),
+        (real_ip("1.2.3.4:5"), real_ip("1.2.3.4:6"), True),
+        (forwarded(f"for={V6};proto=https"), forwarded('for="[2001:db8::1]:9";proto=https'), True),
+        (forwarded("For=1.2.3.4, for=5.6.7.8"), forwarded('for="1.2.3.4:5", for="5.6.7.8:6"'), True),
+        (forwarded('for="1.2.3.4:_a"'), forwarded('for="1.2.3.4:_b"'), True),
+        # What "localhost" leads to on one machine, at one call or another.
+        (direct("127.0.0.1"), direct("::1"), True),
+        (direct("127.0.0.1"), direct("::ffff:127.0.0.1"), True),
+        (direct("10.0.0.7"), direct("::ffff:10.0.0.7"), True),
+        # Others, whatever the ports are.
+        (direct("127.0.0.1"), direct("127.0.0.2"), False),
+        (direct("::1"), direct("::2"), False),
+        (direct("10.0.0.7"), direct("10.0.0.8"), False),
+        (direct(""), direct("::1"), False),
+        (forwarded_for("1.2.3.4:5"), forwarded_for("1.2.3.5:5"), False),
+        (forwarded_for("1.2.3.4:5"), direct("10.0.0.1"), False),
+        (forwarded_for("1.2.3.4:5"), direct("1.2.3.4"), False),
+        (forwarded_for("1.2.3.4:5"), {**forwarded_for("1.2.3.4:5"), "REMOTE_ADDR": "10.0.0.2"}, False),
+        # An address that only a header names may be that of another machine than the proxy's.
+        (forwarded_for("127.0.0.1"), forwarded_for("::1"), False),
+        (forwarded("for=127.0.0.1"), forwarded('for="[::1]"'), False),
+        # What the client has written itself stands before what the proxy says.
+        (forwarded_for("1.2.3.4"), forwarded_for("1.2.3.4, 6.6.6.6"), False),
+        (forwarded_for("1.2.3.4"), forwarded_for("1.2.3.4:5 6.6.6.6"), False),
+        (forwarded("for=1.2.3.4"), forwarded("for=1.2.3.4, for=6.6.6.6"), False),
+        (forwarded("for=1.2.3.4"), forwarded('for="1.2.3.4, for=6.6.6.6"'), False),
+        (forwarded("for=a, for=1.2.3.4"), forwarded('for="a, for=1.2.3.4"'), False),
+        (forwarded("for=1.2.3.4"), forwarded("by=1.2.3.4"), False),
+        (forwarded("for=1.2.3.4;by=1.1.1.1"), forwarded("for=1.2.3.4;by=1.1.1.2"), False),
+        # Without a port, the end of an address may look like one.
+        (forwarded_for("2001:db8::1:443"), forwarded_for("2001:db8::1"), False),
+        (forwarded_for("fe80::1%eth0"), forwarded_for("fe80::1%eth1"), False),
+        # No address: each is what it says.
+        (forwarded_for("unknown:1"), forwarded_for("unknown:2"), False),
+        (forwarded("for=_a"), forwarded("for=_b"), False),
+        (forwarded_for("01.2.3.4"), forwarded_for("1.2.3.4"), False),
+        (forwarded_for("1.2.3.4:x"), forwarded_for("1.2.3.4:y"), False),
+        ({**PROXY, "HTTP_VIA": "1.1 a:1"}, {**PROXY, "HTTP_VIA": "1.1 a:2"}, False),
+    ],
+)
+def test_who_is_the_same_peer(one: dict[str, str], other: dict[str, str], same: bool) -> None:
+    peers = peer_of(one), peer_of(other)
+    assert is_same_peer(*peers) is is_same_peer(*reversed(peers)) is same
+    assert all(is_same_peer(peer, peer) and not is_same_peer(peer, ()) for peer in peers)
 
 
 def served(environ: dict[str, Any], start_response: Any) -> list[bytes]:

@@ -11,7 +11,7 @@ from flask import request as http
 from Middleware.api import api_helpers
 from Middleware.api.answers.answer import FinishedAnswer
 from Middleware.api.answers.stream_renderers import KoboldStream
-from Middleware.api.edge.client_addresses import peer_of
+from Middleware.api.edge.client_addresses import is_same_peer, peer_of
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, read_json_body
 from Middleware.api.requests.messages import generate_messages
 from Middleware.api.running.running_requests import running_requests
@@ -119,4 +119,4 @@ def _running() -> list[RequestContext]:
     """
     key, peer = api_helpers.extract_api_key(), peer_of(http.environ)
     running = running_requests().of_client(KOBOLD_GENERATE, key)
-    return [request for request in running if key is not None or request.peer == peer]
+    return [request for request in running if key is not None or is_same_peer(request.peer, peer)]

@@ -240,8 +240,19 @@ OTHERS = (
 )
 
 
-@table("proxied", [{}, {"HTTP_X_FORWARDED_FOR": "10.1.1.1"}], ids=["direct", "behind a proxy"])
-def test_without_a_key_only_the_same_peer_reads_and_aborts(lab: ApiLab, proxied: dict[str, str]) -> None:
+@table(
+    ("proxied", "later"),
+    [
+        ({}, {}),
+        ({"HTTP_X_FORWARDED_FOR": "10.1.1.1"}, {}),
+        ({"HTTP_X_FORWARDED_FOR": "10.1.1.1:5001"}, {"HTTP_X_FORWARDED_FOR": "10.1.1.1:5002"}),
+        ({"HTTP_FORWARDED": 'for="[fd00::1]:5001"'}, {"HTTP_FORWARDED": 'for="[fd00::1]:5002"'}),
+    ],
+    ids=["direct", "behind a proxy", "with ports", "with ports of IPv6"],
+)
+def test_without_a_key_only_the_same_peer_reads_and_aborts(
+    lab: ApiLab, proxied: dict[str, str], later: dict[str, str]
+) -> None:
     lab.backend.responder = lambda request: ENDLESS
     client = Client(build_wsgi_application(create_app()))
     owner = {"REMOTE_ADDR": "10.0.0.7", **proxied}
@@ -257,6 +268,7 @@ def test_without_a_key_only_the_same_peer_reads_and_aborts(lab: ApiLab, proxied:
         if {name: value for name, value in other.items() if value} != owner:
             assert text_for(other) == "", other
             client.post(ABORT, environ_base=other)
+    owner |= later
     assert text_for(owner).startswith("one")
     assert client.post(ABORT, environ_base=owner).status_code == 200
     assert b"stop" in b"".join(chunks)
