@@ -11,6 +11,7 @@ from http import HTTPStatus
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from Middleware.api.dialects import API_TYPES, route_path
+from Middleware.api.edge.body_budget import Body, BodyBudget
 from Middleware.api.errors import RETRY_AFTER, PublicError, error_body
 from Middleware.api.requests.background_tasks import is_waiting_task
 from Middleware.api.requests.load_calls import is_load_call
@@ -19,6 +20,7 @@ from Middleware.api.running.running_requests import request_of
 from Middleware.common.fair_semaphore import Slots
 from Middleware.exceptions import ClientError, EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.process import process
 from Middleware.models.request_context import note_wait
 from Middleware.services.response_builder_service import to_json
 
@@ -40,7 +42,8 @@ class ConcurrencyLimitMiddleware:
 
     Other requests never wait. A waiting request whose client disconnects is dropped. A request that is cancelled while
     its client still waits needs no slot: the application runs nothing for it, and answers in its dialect. What
-    front-ends ask for on their own waits behind all chats.
+    front-ends ask for on their own waits behind all chats. The bodies of waiting requests belong to the budget of those
+    that arrive: the largest is refused when there is too much.
 
     A request that waits for long is handed over to the application, which sends heartbeats if the answer is streamed,
     and calls ``wait_for_slot`` before it starts the engine.
@@ -98,12 +101,7 @@ class ConcurrencyLimitMiddleware:
             if place.request is not None:
                 place.request.report("wait_ended", place.request, "gate", Outcome.LATE.value)
             return False
-        outcome = place.wait(HANDOVER_SECONDS)
-        if outcome is Outcome.LATE:
-            logger.warning(
-                "Concurrency gate: no slot became free in %s s, refusing request %s", self.acquire_timeout, place.name
-            )
-        return outcome not in (Outcome.LATE, Outcome.GONE)
+        return place.wait(HANDOVER_SECONDS) not in (Outcome.LATE, Outcome.GONE)
 
     def begin_waiting(self, name: str) -> bool:
         """Count a request that begins to wait; return False if too many wait already."""
@@ -147,6 +145,8 @@ class Place:
         self._lock = threading.Lock()
         self._ended = False
         self._counted = self._reported = False
+        # While the request is counted.
+        self._body: Body | None = None
         self._began = time.monotonic()
         # Whether it is a front-end's own request need not be known while a slot is free.
         is_behind = not gate.semaphore.free and self._is_task(environ)
@@ -167,6 +167,8 @@ class Place:
     def begin_waiting(self) -> bool:
         """Count this request among those that wait; return False if there are too many."""
         self._counted = self._gate.begin_waiting(self.name)
+        if self._counted and self.request is not None:
+            self._body = process().one(BodyBudget).keep(self.request.body_bytes)
         return self._counted
 
     def wait(self, seconds: float) -> Outcome:
@@ -204,7 +206,14 @@ class Place:
                 return Outcome.GONE
             if self.request is not None and self.request.cancel_scope.cancelled:
                 return self._leave()
-        return Outcome.LATE if time.monotonic() >= deadline else Outcome.STILL_WAITING
+            if self._body is not None and self._body.ended:
+                logger.warning("Concurrency gate: no room for the body of waiting request %s, refusing it", self.name)
+                return Outcome.LATE
+        if time.monotonic() < deadline:
+            return Outcome.STILL_WAITING
+        seconds = self._gate.acquire_timeout
+        logger.warning("Concurrency gate: no slot became free in %s s, refusing request %s", seconds, self.name)
+        return Outcome.LATE
 
     def _take(self) -> Outcome:
         with self._lock:
@@ -254,6 +263,8 @@ class Place:
             counted, self._counted = self._counted, False
         if counted:
             self._gate.end_waiting()
+        if self._body is not None:
+            process().one(BodyBudget).leave(self._body)
 
 
 def place_of(environ: WSGIEnvironment) -> Place | None:

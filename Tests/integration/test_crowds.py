@@ -18,7 +18,7 @@ from Tests.integration.client_faults import START, Heard, chat, listen
 from Tests.integration.launcher import USER, Backend, Launcher, read_until, standard_tree
 from Tests.integration.prelude import launcher_after, patience
 from Tests.integration.process_figures import figures_of
-from Tests.patience import BEFORE_BYTES
+from Tests.patience import BEFORE_BYTES, PATIENCE
 from Tests.stub_backend import chat_reply, chat_stream_reply
 from Tests.workflows.engine_lab import until
 
@@ -274,6 +274,58 @@ def test_while_there_is_room_a_client_may_pause(crowded: Launcher, backend: Back
         for _ in range(8):
             read_until(streams[0], b"one")
         assert all(len(listen(sock).body) > 1_000_000 for sock in socks)
+
+
+@pytest.fixture(scope="module")
+def queued(script: str, shared_backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    """A server with little room for bodies, where one request runs at a time."""
+    folder = tmp_path_factory.mktemp("queued")
+    tree = standard_tree(folder / "Public", shared_backend.url)
+    changed = launcher_after(
+        folder,
+        script,
+        "from Middleware.api import concurrency_middleware",
+        "concurrency_middleware.HANDOVER_SECONDS = 1.0",
+        "from Middleware.api.edge import body_budget",
+        f"body_budget._LEAST = body_budget._MOST = {BUDGET}",
+    )
+    with Launcher(changed, "--PublicDirectory", tree.public, "--User", USER, backend=shared_backend) as server:
+        yield server
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("later", [False, True], ids=["at the gate", "handed over"])
+def test_bodies_that_wait_for_their_turn_have_the_same_budget(queued: Launcher, backend: Backend, later: bool) -> None:
+    """A large one waits along with small ones; the largest goes when there is too much."""
+    gate = threading.Event()
+    backend.replies["single"] = chat_reply("At last.", held=gate)
+    with contextlib.ExitStack() as stack:
+        stack.callback(gate.set)
+
+        def send(size: int) -> socket.socket:
+            sock, data = stack.enter_context(connect(queued)), large_chat(backend.hello, size)
+            sock.sendall(post(len(data), data))
+            return sock
+
+        running = send(3 * BUDGET)
+        backend.wait_call("single")
+        waits = queued.output().count(" waits, ")
+        large = send(3 * BUDGET)
+        # It is whole.
+        assert until(lambda: queued.output().count(" waits, ") > waits)
+        small = [send(1000 + number) for number in range(3)]
+        if later:
+            time.sleep(2.0)  # more than the time until the application waits in place of the gate
+        assert not answered([large, *small])
+        medium = [send(MEGABYTE * 3 // 4) for _ in range(6)]
+        # Two of them fit.
+        assert until(lambda: len(answered([large, *medium])) == 5)
+        refused = answered([large, *medium])
+        assert large in refused and not answered(small)
+        for answer in map(listen, refused):
+            assert (answer.status, b"retry-after" in answer.head.lower()) == (503, True)
+        gate.set()
+        assert {listen(sock).status for sock in (running, *small, *set(medium).difference(refused))} == {200}
 
 
 @pytest.fixture

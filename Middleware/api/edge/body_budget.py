@@ -1,4 +1,4 @@
-"""How much memory the bodies of requests may take together before they are whole, whichever server reads them."""
+"""How much memory the bodies of requests may take together before their turn, whichever server reads them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class NoRoomError(Exception):
 
 
 class Body:
-    """A body that still comes.
+    """A body that still comes, or waits for the turn of its request.
 
     Attributes:
         size: bytes of it that are held.
-        ended: it will not be read any further, as there is no room for it.
+        ended: it must not be read any further, or wait, as there is no room for it.
     """
 
     def __init__(self, end: Callable[[], object]) -> None:
@@ -34,7 +34,7 @@ class Body:
 
 
 class BodyBudget:
-    """Limits what is held of all bodies that are not whole. Thread-safe.
+    """Limits what is held of all bodies that are not whole, or wait for their turn. Thread-safe.
 
     A body that alone holds anything always passes. Otherwise the largest one ends when there is too much, so that small
     ones pass while others fill the budget.
@@ -73,6 +73,15 @@ class BodyBudget:
                 ended.append(self._end_largest())
         for one in ended:
             one.end()
+
+    def keep(self, size: int) -> Body:
+        """Return a whole body that waits from now on. It has to look whether it has ``ended``, and to ``leave``."""
+        body = Body(lambda: None)
+        with self._lock:
+            self._bodies.add(body)
+        # However large, it can wait while small ones come.
+        self.hold(body, min(size, self._limit // 2))
+        return body
 
     def leave(self, body: Body) -> None:
         """Count a body no more. A second call does nothing."""

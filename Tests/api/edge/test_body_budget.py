@@ -87,6 +87,42 @@ def test_a_quarter_of_the_memory_between_bounds(
 
 
 @table(
+    ("done", "ended"),
+    [
+        # They count like others.
+        ("a a5 W=5", ""),
+        ("a a6 W=5", "a"),
+        ("a a4 W=5 b b2", "W"),
+        # A large one counts half, so that it waits along with small ones, and alone however large it is.
+        ("W=1000", ""),
+        ("W=1000 a a5", ""),
+        ("W=1000 a a6", "a"),
+        ("W=1000 a a4 b b1", ""),
+        ("V=1000 W=1000", ""),
+        ("V=1000 W=4 a a2", "V"),
+        # Its turn comes.
+        ("W=5 -W a a10", ""),
+        ("V=5 W=5 -V -V a a5", ""),
+        ("V=4 W=5 a a1 -V b b4", ""),
+    ],
+)
+def test_whole_bodies_that_wait_for_their_turn(done: str, ended: str) -> None:
+    budget, known = BodyBudget(10), dict[str, Body]()
+    for step in done.split():
+        name = step.strip("=-0123456789")
+        number = int(step.lstrip(f"-={name}") or 0)
+        if "=" in step:
+            known[name] = budget.keep(number)
+        elif step.startswith("-"):
+            budget.leave(known[name])
+        elif number:
+            budget.hold(known[name], number)
+        elif (begun := budget.begin(lambda: None)) is not None:
+            known[name] = begun
+    assert "".join(name for name, body in known.items() if body.ended) == ended
+
+
+@table(
     ("done", "much"),
     [
         ("a a63 -a", False),
