@@ -114,22 +114,56 @@ def test_another_program_on_the_port_gets_no_token(kind: str, page: Page, moved:
 def test_nothing_that_a_reader_does_sends_the_token(page: Page, moved: Callable[[], ScriptedServer]) -> None:
     server = moved()
     page.goto(server.url)
-    expect(page.get_by_role("status", name="Live updates")).to_contain_text("live")
+    live = page.get_by_role("status", name="Live updates")
+    expect(live).to_contain_text("live")
     server.stop()
     with Impostor(server.port, ANSWERS["no proof"]) as impostor:
         # A view whose module was not loaded before the server ended.
         page.get_by_role("link", name="Backends").click()
-        again = page.get_by_role("button", name="Try again")
-        again.click()
+        page.get_by_role("button", name="Try again").click()
         expect(page.get_by_role("alert").first).to_contain_text("does not know this session")
         page.get_by_role("link", name="Runs", exact=True).click()
+        # Its module is there already.
+        expect(page.get_by_role("heading", level=1)).to_have_text("Runs")
         expect(page.get_by_role("alert").first).to_contain_text("does not know this session")
     assert secrets_in(impostor) == [] != impostor.seen
     moved()
-    again.click()
+    # By itself.
     expect(page.get_by_role("table", name="Runs")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(live).to_contain_text("live")
     page.get_by_role("link", name="Backends").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Backends")
+
+
+# Each page that a reader may go to while no server is there: with a module of its own, or one that was loaded before.
+@pytest.mark.parametrize("before", [True, False], ids=["loaded before", "not loaded before"])
+@pytest.mark.parametrize("name", ["Workflows", "Memory", "Backends", "Settings"])
+def test_a_page_that_was_opened_without_a_server_goes_on_by_itself(
+    name: str, before: bool, page: Page, moved: Callable[[], ScriptedServer]
+) -> None:
+    server = moved()
+    page.goto(server.url)
+    live = page.get_by_role("status", name="Live updates")
+    link, runs = (page.get_by_role("link", name=one, exact=True) for one in (name, "Runs"))
+    heading = page.get_by_role("heading", level=1)
+    expect(live).to_contain_text("live")
+    if before:
+        link.click()
+        expect(heading).to_have_text(name)
+        runs.click()
+        expect(live).to_contain_text("live")
+    server.stop()
+    expect(live).to_contain_text("reconnecting")
+    link.click()
+    alert = page.get_by_role("alert").first
+    expect(alert).to_contain_text("cannot be reached")
+    expect(heading).to_have_count(int(before))
+    moved()
+    expect(heading).to_have_text(name)
+    expect(page.get_by_role("alert").filter(has_text="cannot be reached")).to_have_count(0)
+    runs.click()
+    expect(live).to_contain_text("live")
 
 
 def test_a_page_is_loaded_anew_only_from_its_server(page: Page, moved: Callable[[], ScriptedServer]) -> None:

@@ -9,6 +9,8 @@ import { expireSession, token } from "./session.js";
 
 // How long a proof holds if no connection is lost meanwhile: the calls of one view share it.
 const PROOF_MS = 1000;
+// As the server's Retry-After says; also the time between two tries when it cannot be reached.
+export const AGAIN_MS = 3000;
 /** The type of the error of a server that has not begun the session. */
 export const UNPROVED = "unproved";
 
@@ -104,16 +106,17 @@ async function prove(value) {
   if (losses === before) trusted = { token: value, until: performance.now() + PROOF_MS };
 }
 
-/**
- * Load a module of the page, which may do all that the page may. Throws ApiError, with status 404 for a missing file.
- * @param {() => Promise<any>} importing @param {string} missing what to say without it
- */
-export async function load(importing, missing) {
+/** No proof of before is good enough for what may do all that the page may, such as read the token. */
+async function trustAnew() {
   const value = token();
-  // A module is loaded seldom, and can read the token: no proof of before is good enough.
   distrust();
   if (value) await trust(value);
-  return importing().catch(() => { throw new ApiError(404, { message: missing }); });
+}
+
+/** Load the page again, from its own server. Throws ApiError. */
+export async function renew() {
+  await trustAnew();
+  location.reload();
 }
 
 /** @returns {Promise<any>} the JSON of the answer; null if it has none */
@@ -174,29 +177,54 @@ function parseEvent(block) {
   return event;
 }
 
+/** Call `retry` a little after the server could not be reached. */
+export function useRecovery(error, retry) {
+  useEffect(() => {
+    if (error?.status !== 0) return undefined;
+    const timer = setTimeout(retry, AGAIN_MS);
+    return () => clearTimeout(timer);
+  }, [error]);
+}
+
+/** What `ask` returns for `key`; asked again while the server cannot be reached. */
+function useAsked(key, ask) {
+  const [state, setState] = useState({ key: null, data: null, error: null, loading: true });
+  const [count, setCount] = useState(0);
+  useEffect(() => {
+    if (key === null) return undefined;
+    const abort = new AbortController();
+    const put = (change) => !abort.signal.aborted && setState((old) => ({
+      key, data: old.key === key ? old.data : null, error: null, loading: false, ...change }));
+    setState((old) => ({ ...old, loading: true }));
+    ask(abort.signal).then((data) => put({ data }), (error) => put({ error }));
+    return () => abort.abort();
+  }, [key, count]);
+  const reload = useCallback(() => setCount((n) => n + 1), []);
+  const change = useCallback((data) => setState((old) => ({ ...old, data: typeof data === "function" ? data(old.data) : data })), []);
+  useRecovery(state.error, reload);
+  // Data of another key would be shown for a moment under the name of this one.
+  const current = state.key === key;
+  return { data: current ? state.data : null, error: current ? state.error : null, loading: state.loading || !current, reload, change };
+}
+
 /**
  * What a GET returns, for a component. A newer path replaces an older one; its late answer is dropped.
  * @param {string | null} path null asks nothing
  * @returns {{data: any, error: ApiError | null, loading: boolean, reload: () => void, change: (data: any) => void}}
  */
-export function useApi(path) {
-  const [state, setState] = useState({ path: null, data: null, error: null, loading: true });
-  const [count, setCount] = useState(0);
-  useEffect(() => {
-    if (path === null) return undefined;
-    const abort = new AbortController();
-    const put = (change) => !abort.signal.aborted && setState((old) => ({
-      path, data: old.path === path ? old.data : null, error: null, loading: false, ...change }));
-    setState((old) => ({ ...old, loading: true }));
-    api("GET", path, undefined, abort.signal).then((data) => put({ data }), (error) => put({ error }));
-    return () => abort.abort();
-  }, [path, count]);
-  const reload = useCallback(() => setCount((n) => n + 1), []);
-  const change = useCallback((data) => setState((old) => ({ ...old, data: typeof data === "function" ? data(old.data) : data })), []);
-  // Data of another path would be shown for a moment under the name of this one.
-  const current = state.path === path;
-  return { data: current ? state.data : null, error: current ? state.error : null, loading: state.loading || !current, reload, change };
-}
+export const useApi = (path) => useAsked(path, (signal) => api("GET", path, undefined, signal));
+
+// By their names. One that is there needs no server.
+const modules = new Map();
+
+/** As `useApi`, for a module; `missing` is the text of the error, with status 404, if its file is not there. */
+export const useModule = (name, importing, missing) => useAsked(name, async () => {
+  if (!modules.has(name)) {
+    await trustAnew();
+    modules.set(name, await importing().catch(() => { throw new ApiError(404, { message: missing }); }));
+  }
+  return modules.get(name);
+});
 
 /**
  * What a reader sets off, for a component: whether it is under way, and what went wrong with it. All but `run` and `busy` is for Problem.

@@ -1,5 +1,5 @@
 /** The shell around every page: banner, navigation, the page of the address, Sign in where there is no session. */
-import { ApiError, UNPROVED, api, load } from "./api.js";
+import { ApiError, UNPROVED, api, renew, useAction, useModule, useRecovery } from "./api.js";
 import { html, instead, render, useEffect, useState } from "./html.js";
 import { useLiveState } from "./live.js";
 import { Empty, Guarded, Loading, Problem, Title } from "./parts/elements.js";
@@ -39,6 +39,7 @@ function useSession() {
     ask();
     onSessionEnd(nobody);
   }, []);
+  useRecovery(state.error, ask);
   // A second sign-in link opened in the same tab changes nothing but the fragment.
   useHashChange(() => location.hash.startsWith("#signin=") && ask());
   const signIn = async (key) => setState({ session: begin(await api("POST", "session", { key })) });
@@ -117,28 +118,19 @@ function ThemeButton() {
 }
 
 function Page({ route, path, query, session, signOut }) {
-  const [loaded, setLoaded] = useState({});
   const [tries, setTries] = useState(0);
   const allowed = route && may(session, route.role);
-  useEffect(() => {
-    if (!allowed) return undefined;
-    let left = false;
-    setLoaded({});
-    load(() => import(`./pages/${route.page}.js`), "A part of this page could not be loaded.")
-      .then((module) => ({ component: module.default }), (error) => ({ error }))
-      .then((found) => left || setLoaded({ route, ...found }));
-    return () => { left = true; };
-  }, [route, tries]);
-  // A module that failed is not asked for again by the same import, so the whole page is, if it is still this server's.
-  const retry = ({ status }) => (status === 404
-    ? load(async () => location.reload()).catch((error) => setLoaded({ route, error })) : setTries(tries + 1));
+  const { data: module, error, reload } = useModule(allowed ? route.page : null, () => import(`./pages/${route.page}.js`),
+    "A part of this page could not be loaded.");
+  // A module that failed is not asked for again by the same import, so the whole page is.
+  const renewing = useAction(renew);
   if (!allowed) return html`<${Missing} route=${route} />`;
-  if (loaded.route !== route) return html`<${Loading} />`;
-  if (loaded.error) return html`<${Problem} error=${loaded.error} retry=${() => retry(loaded.error)} />`;
+  if (error) return html`<${Problem} ...${error.status === 404 ? { error: renewing.error ?? error, retry: renewing.run } : { error, retry: reload }} />`;
+  if (!module) return html`<${Loading} />`;
   const broken = html`<${Problem} error=${{ message: "This page could not be shown.", where: route.path }} retry=${() => setTries(tries + 1)} />`;
   // Another run is another page: nothing of the one before may stand on it for a moment.
-  return html`<${Guarded} key=${`${route.path} ${path.join("/")}`} instead=${broken}>
-    <${loaded.component} path=${path} query=${query} session=${session} signOut=${signOut} /><//>`;
+  return html`<${Guarded} key=${`${tries} ${route.path} ${path.join("/")}`} instead=${broken}>
+    <${module.default} path=${path} query=${query} session=${session} signOut=${signOut} /><//>`;
 }
 
 function Missing({ route }) {

@@ -1,11 +1,9 @@
 /** The live stream: one for each visible tab, closed while the tab is hidden. */
-import { api, stream } from "./api.js";
+import { AGAIN_MS, api, stream } from "./api.js";
 import { useEffect, useRef, useState } from "./html.js";
 
 /** @typedef {{type: "hello" | "run" | "span" | "live" | "gone" | "reset", data: any}} LiveEvent */
 
-// As the server's Retry-After says; also the time between two tries when the connection was lost.
-const AGAIN_MS = 3000;
 // So often is asked while all streams of the server are taken, before a stream is tried again.
 const ROUNDS = 10;
 

@@ -1,5 +1,5 @@
 /** Texts to write and texts to compare, in CodeMirror. It is large, so it comes with the first page that shows one. */
-import { load } from "../api.js";
+import { useModule } from "../api.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { Problem } from "./elements.js";
 
@@ -54,20 +54,15 @@ export function Difference({ before, after, labels, language = "text" }) {
 function useMade(make, what) {
   const parent = useRef(null);
   const [made, setMade] = useState(null);
-  const [error, setError] = useState(null);
+  const { data: module, error } = useModule("editor", () => import("./codemirror.js"), "The editor could not be loaded.");
   useEffect(() => {
-    let left = false;
-    let own = null;
-    load(() => import("./codemirror.js"), "The editor could not be loaded.").then((tools) => {
-      if (left) return;
-      own = make(tools, parent.current);
-      setMade(own);
-    }, (failure) => !left && setError(failure));
+    if (!module) return undefined;
+    const own = make(module, parent.current);
+    setMade(own);
     return () => {
-      left = true;
-      own?.destroy();
+      own.destroy();
       setMade(null);
     };
-  }, what);
+  }, [module, ...what]);
   return { parent, made, error };
 }

@@ -46,7 +46,6 @@ export function Memory({ entry, part, base, where, replace, reload }) {
   </article>`;
 }
 
-/** `hasBackup`: a file with the earlier wording stays unless it is to be forgotten. */
 function Edit({ name, text, path, hasBackup, onClose, onSaved }) {
   const [value, setValue] = useState(text);
   const [wording, setWording] = useState(false);

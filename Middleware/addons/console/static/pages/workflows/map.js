@@ -1,6 +1,6 @@
 /** The map: boxes that dagre places, drawn as an SVG of our own, and the same as a table. */
-import { load } from "../../api.js";
-import { html, useEffect, useId, useMemo, useState } from "../../html.js";
+import { useModule } from "../../api.js";
+import { html, useId, useMemo, useState } from "../../html.js";
 import { Problem, Table } from "../../parts/elements.js";
 import { configHash, link, workflowHash } from "./links.js";
 
@@ -26,16 +26,10 @@ export function WorkflowMap({ boxes, arrows, session, here }) {
 
 /** Where dagre puts the boxes. It is loaded when a map is shown first. */
 function usePlaces(boxes, arrows) {
-  const [state, setState] = useState({ placed: null, error: null });
-  const words = useMemo(() => JSON.stringify([boxes, arrows]), [boxes, arrows]);
-  useEffect(() => {
-    let left = false;
-    load(() => import("@dagrejs/dagre"), "The map cannot be drawn, because a file of it is missing. The table has the same.")
-      .then((dagre) => ({ placed: place(dagre.default ?? dagre, boxes, arrows) }), (error) => ({ error }))
-      .then((found) => left || setState(found));
-    return () => { left = true; };
-  }, [words]);
-  return state;
+  const { data: module, error } = useModule("dagre", () => import("@dagrejs/dagre"),
+    "The map cannot be drawn, because a file of it is missing. The table has the same.");
+  const words = JSON.stringify([boxes, arrows]);
+  return { error, placed: useMemo(() => module && place(module.default ?? module, boxes, arrows), [module, words]) };
 }
 
 function place(dagre, boxes, arrows) {
