@@ -26,6 +26,7 @@ from Tests.console.scripted_server import Answers, Failure, ScriptedServer, Worl
 NO_RUNS = {"runs": [], "next": None, "total": 0, "event": 1, "choices": {"workflow": [], "endpoint": [], "user": []}}
 ID = str(RUN["id"])
 LONG_NODES = 500
+DAY = 86_400 * made_runs.SECOND
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ def full_world() -> tuple[World, dict[str, str]]:
         for name, seconds in (("first_token", 78), ("answered", 5 * 60 + 28), ("ended", 5 * 60 + 30))
     }
     world.add(len(spans) + 1, made_runs.chat_spans(), **times)
+    # Of earlier days, with one digit and with two.
+    world.runs += [made_runs.facts(2_000_000 + days, world.now - days * DAY) for days in (2, 12)]
     return world, ids
 
 
