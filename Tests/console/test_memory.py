@@ -201,7 +201,7 @@ def test_an_edit_forgets_the_old_wording_if_asked(
     page.goto(f"{scripted.url}#/memory/mill?part={part}")
     article = page.get_by_role("article", name=name, exact=True)
     article.get_by_role("button", name="Edit").click()
-    box = article.get_by_role("checkbox", name="Forget the old wording, in the backup, too")
+    box = article.get_by_role("checkbox", name="Forget the old wording")
     expect(box).to_have_count(0 if clicks is None else 1)
     for _ in range(clicks or 0):
         box.click()

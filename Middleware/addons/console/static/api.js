@@ -9,7 +9,7 @@ import { expireSession, token } from "./session.js";
 
 // How long a proof holds if no connection is lost meanwhile: the calls of one view share it.
 const PROOF_MS = 1000;
-// As the server's Retry-After says; also the time between two tries when it cannot be reached.
+// Between two tries, as the server's Retry-After says.
 export const AGAIN_MS = 3000;
 /** The type of the error of a server that has not begun the session. */
 export const UNPROVED = "unproved";
@@ -106,14 +106,14 @@ async function prove(value) {
   if (losses === before) trusted = { token: value, until: performance.now() + PROOF_MS };
 }
 
-/** No proof of before is good enough for what may do all that the page may, such as read the token. */
+/** What may do all that the page may needs a proof of its own. */
 async function trustAnew() {
   const value = token();
   distrust();
   if (value) await trust(value);
 }
 
-/** Load the page again, from its own server. Throws ApiError. */
+/** Load the page again. */
 export async function renew() {
   await trustAnew();
   location.reload();

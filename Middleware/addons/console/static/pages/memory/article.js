@@ -53,7 +53,7 @@ function Edit({ name, text, path, hasBackup, onClose, onSaved }) {
   return html`<form onSubmit=${instead(saving.run)}>
     <${Area} label=${`Text of ${name.toLowerCase()}`} value=${value} onChange=${setValue}
       rows=${Math.min(24, 2 + value.split("\n").length + Math.floor(value.length / 100))} />
-    ${hasBackup && html`<p><${Check} label="Forget the old wording, in the backup, too" checked=${wording} onChange=${setWording} /></p>`}
+    ${hasBackup && html`<p><${Check} label="Forget the old wording" checked=${wording} onChange=${setWording} /></p>`}
     <${Problem} error=${saving.error} />
     <p class="actions"><button type="submit" class="primary" disabled=${saving.busy || !value.trim() || value === text}>Save</button>
       <button onClick=${onClose}>Cancel</button></p>
