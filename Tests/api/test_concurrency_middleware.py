@@ -193,7 +193,7 @@ def test_the_next_in_line_goes_when_a_slot_is_free() -> None:
     time.sleep(0.05)
     assert second.body is None
     first.close()
-    second.join(20)
+    second.join(60)
     assert second.body is not None and finish(second.body) == b"x"
     assert gate.free()
 
@@ -225,7 +225,7 @@ def test_more_than_may_wait_are_refused_at_once() -> None:
     assert gate.open()[0].status.startswith("503")
     assert time.monotonic() - began < 30
     first.close()
-    waiting.join(20)
+    waiting.join(60)
     assert finish(waiting.body) == b"x"
 
 
@@ -238,7 +238,7 @@ def test_a_client_that_left_the_queue_is_not_served() -> None:
     time.sleep(0.05)
     assert waiting.started is None
     gone.set()
-    waiting.join(20)
+    waiting.join(60)
     assert not waiting.is_alive()
     first.close()
     assert app.calls == ["POST"] and gate.free()
@@ -288,7 +288,7 @@ def test_first_come_first_served() -> None:
     waiters = [queued(gate, number) for number in range(1, 9)]
     for number, waiter in enumerate(waiters):
         running.close()
-        waiter.join(20)
+        waiter.join(60)
         assert [other.body is not None for other in waiters] == [True] * (number + 1) + [False] * (7 - number)
         running = waiter.body
     running.close()
@@ -302,10 +302,10 @@ def test_who_leaves_the_queue_lets_the_next_one_go() -> None:
     leaves = queued(gate, 1, **{"waitress.client_disconnected": gone.is_set})
     stays = queued(gate, 2)
     gone.set()
-    leaves.join(20)
+    leaves.join(60)
     assert leaves.started is not None and leaves.started.status.startswith("503")
     running.close()
-    stays.join(20)
+    stays.join(60)
     assert stays.body is not None and app.calls == ["POST"] * 2
 
 
@@ -315,7 +315,7 @@ def test_a_cancelled_request_goes_through_without_a_slot() -> None:
     _, running = gate.open()
     waiting = queued(gate, 1, **{REQUEST_KEY: request})
     request.cancel_scope.cancel()
-    waiting.join(20)
+    waiting.join(60)
     assert finish(waiting.body) == b"x" and waiting.environ[REQUEST_KEY] is request
     assert not gate.free()
     running.close()
@@ -339,9 +339,9 @@ def test_the_log_tells_of_the_queue(caplog: pytest.LogCaptureFixture) -> None:
     first, second = [queued(gate, number, **{REQUEST_KEY: requests[number - 1]}) for number in (1, 2)]
     gate.open(**{REQUEST_KEY: requests[2]})
     running.close()
-    first.join(20)
+    first.join(60)
     finish(first.body)
-    second.join(20)
+    second.join(60)
     lines = [record.getMessage() for record in caplog.records]
     for request, words in zip(requests, ("1 waiting", "2 waiting", "refusing"), strict=True):
         assert any(request.request_id in line and words in line for line in lines), lines

@@ -44,7 +44,7 @@ def slow_gate(lab: RecordLab, slow: float) -> None:
     time.sleep(slow)
     go_on.set()
     for thread in (first, second):
-        thread.join(20)
+        thread.join(60)
 
 
 def slow_load(lab: RecordLab, slow: float) -> None:
@@ -153,7 +153,7 @@ def test_a_running_run_says_where_its_time_goes_so_far(lab: RecordLab) -> None:
     time.sleep(0.2)
     text = lab.console(f"runs/{lab.runs[0].facts['id']}")["explanation"]["text"]
     go_on.set()
-    asking.join(20)
+    asking.join(60)
     assert text.startswith("So far ") and "Main" in text
 
 

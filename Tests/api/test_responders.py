@@ -76,4 +76,4 @@ def test_what_follows_the_answer(lab: ApiLab, path: str, stream: bool) -> None:
         status_reply(400) if last_text(request) == "fails" else reply_to(request, f"<{last_text(request)}>")
     )
     assert heard(ask(lab, path, stream), path, stream) == ("<hi>", "completed" if path == RESPONSES else "end_turn")
-    assert settled(20) and lab.prompts == ["hi", "late <hi>", "fails"]
+    assert settled() and lab.prompts == ["hi", "late <hi>", "fails"]

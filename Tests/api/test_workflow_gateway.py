@@ -463,7 +463,7 @@ def test_a_direct_caller_is_cancelled_by_its_id(lab: EngineLab, stream: bool) ->
     threading.Thread(target=cancel, daemon=True).start()
     with contextlib.nullcontext() if stream else pytest.raises(EarlyTerminationException):
         assert not any(chunk["token"] for chunk in handle_user_prompt("direct", [user("hi")], stream))
-    assert lab.backend.requests[0].wait_ended(20) and not cancellation_service.get_all_cancelled_requests()
+    assert lab.backend.requests[0].wait_ended() and not cancellation_service.get_all_cancelled_requests()
 
 
 TAGS, FOLLOW_UPS, QUERIES = (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,8 +157,12 @@ def test_cached_tokens_are_recorded_if_the_back_end_reports_them(
 
 @both_modes
 def test_the_times(ear: Ear, backend: StubBackend, stream: bool) -> None:
-    backend.script(reply("Hello", stream, header_delay=0.1, **({"delay": 0.1} if stream else {})))
-    ask(LlmApiService("Main", stream=stream))
+    later = threading.Event()
+    backend.script(reply("Hello", stream, header_delay=0.1, **({"held": later, "held_piece": 2} if stream else {})))
+    for chunk in LlmApiService("Main", stream=stream).get_response_from_llm(HI):
+        if stream and chunk["token"]:  # type: ignore[index]
+            time.sleep(0.1)
+            later.set()
     first, seconds = ear.call.seconds_to_first_token, ear.call.seconds
     if stream:
         assert first is not None and 0.09 <= first < seconds - 0.05

@@ -495,7 +495,7 @@ def test_a_retry_displaces_the_background_nodes(lab: ApiLab) -> None:
     assert idempotency_service.get_request_id_for_key("anon:k")
     lab.default([llm("again")])
     ask(app, headers=keyed())
-    assert background.wait_ended(20) and background.client_left
+    assert background.wait_ended() and background.client_left
     assert settled()
     assert "never" not in lab.prompts
 

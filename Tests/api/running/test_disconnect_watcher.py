@@ -132,7 +132,7 @@ def test_one_look_takes_a_bounded_time(pair: tuple[socket.socket, socket.socket]
     finally:
         stop.set()
         probe()
-        thread.join(20)
+        thread.join(60)
 
 
 @pytest.fixture(autouse=True)

@@ -67,7 +67,7 @@ def test_what_is_unanswered_is_cancelled_and_the_rest_waited_for(
     helper.join(0.1)
     assert helper.is_alive()
     requests.end(answered)
-    helper.join(20)
+    helper.join(60)
     assert not helper.is_alive()
     assert lines(caplog, "stopping") == [
         (

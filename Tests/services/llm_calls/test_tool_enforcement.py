@@ -448,7 +448,7 @@ def test_a_cancellation_while_buffering_ends_the_stream(backend: StubBackend) ->
         next(chunks)
     case.request.cancel_scope.cancel()
     assert all(chunk == {"token": "", "finish_reason": None} for chunk in chunks)
-    assert backend.requests[0].wait_ended(20) and len(backend.requests) == 1
+    assert backend.requests[0].wait_ended() and len(backend.requests) == 1
 
 
 def test_closing_the_stream_lets_go_of_the_back_end(backend: StubBackend) -> None:
@@ -457,7 +457,7 @@ def test_closing_the_stream_lets_go_of_the_back_end(backend: StubBackend) -> Non
     chunks = case.run()
     next(chunks)
     chunks.close()
-    assert backend.requests[0].wait_ended(20) and not case.handler.llm.is_busy()
+    assert backend.requests[0].wait_ended() and not case.handler.llm.is_busy()
 
 
 # -- when a round is active ---------------------------------------------------------------------------------------

@@ -471,9 +471,10 @@ def test_cancellation_of_a_call(client: MCPClient, transport: str) -> None:
     assert cancelled_after(lambda: time.sleep(0.3), lambda: client.call_tool("lab", "slow", {"seconds": 90})) < 60
 
 
-def test_cancellation_ends_the_process_of_a_busy_server(client: MCPClient) -> None:
-    first = pid(client)
-    assert cancelled_after(lambda: time.sleep(0.3), lambda: client.call_tool("lab", "block", {"seconds": 90})) < 60
+def test_cancellation_ends_the_process_of_a_busy_server(client: MCPClient, tmp_path: Path) -> None:
+    first, begun = pid(client), tmp_path / "begun"
+    arguments = {"seconds": 90, "begun": str(begun)}
+    assert cancelled_after(lambda: until(begun.exists), lambda: client.call_tool("lab", "block", arguments, 90)) < 60
     assert pid(client) != first
     assert ends(first)
 

@@ -293,7 +293,7 @@ def test_cancellation(lab: EngineLab, with_context: bool) -> None:
         process(lab, config("A", "B"), *"12345", context=context_of(lab, config("A", "B")) if with_context else None)
     assert caught.value.is_cancellation and time.monotonic() - began < 60
     assert len(lab.backend.requests) == 2
-    assert all(request.wait_ended(20) and request.client_left for request in lab.backend.requests)
+    assert all(request.wait_ended() and request.client_left for request in lab.backend.requests)
 
 
 # -- configuration -----------------------------------------------------------------------------------------------------

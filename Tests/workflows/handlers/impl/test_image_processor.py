@@ -269,7 +269,7 @@ def test_failure_of_one_call_fails_the_node_and_stops_the_others(lab: EngineLab)
     with pytest.raises(BackendStatusError):
         run(lab, eyes(), shown("a", RED, DARK, BLACK))
     for request in lab.backend.requests:
-        assert request.wait_ended(20) or images_sent(request) == [DARK]
+        assert request.wait_ended() or images_sent(request) == [DARK]
 
 
 def test_without_endpoint(lab: EngineLab) -> None:
@@ -333,7 +333,7 @@ def test_cancellation(lab: EngineLab) -> None:
     with pytest.raises(EarlyTerminationException) as caught:
         run(lab, eyes(), shown("a", *[png(number) for number in range(6)]))
     assert caught.value.is_cancellation and time.monotonic() - began < 60
-    assert all(request.wait_ended(20) for request in lab.backend.requests)
+    assert all(request.wait_ended() for request in lab.backend.requests)
     assert recent_descriptions().keys() == []
 
 

@@ -417,7 +417,7 @@ def test_the_cap(lab: EngineLab, web: StubBackend, cap: Any, framing: str) -> No
     with pytest.raises(Exception) as caught:
         list(start(lab, "Main", probes={"WebFetch": WebFetchHandler()}))
     assert str(caught.value) == CAP_TEXT
-    assert web.requests[0].wait_ended(20)
+    assert web.requests[0].wait_ended()
 
 
 def test_the_cap_returned(lab: EngineLab, web: StubBackend) -> None:
@@ -908,14 +908,14 @@ def test_a_stop_reaches_the_server(lab: EngineLab, web: StubBackend, reply: Repl
         time.sleep(0.1)
 
     assert cancelled_after(lab, fetch(web.url, onError="return"), ready) < 60
-    assert web.requests[0].wait_ended(20)
+    assert web.requests[0].wait_ended()
     assert not [
         thread for thread in threading.enumerate() if thread.name in ("web-fetch", "http-connect") and _lives(thread)
     ]
 
 
 def _lives(thread: threading.Thread) -> bool:
-    thread.join(20)
+    thread.join(60)
     return thread.is_alive()
 
 

@@ -28,6 +28,8 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     if name == "die":
         os._exit(3)
     if name in ("slow", "block"):
+        if "begun" in arguments:
+            open(arguments["begun"], "w", encoding="utf-8").close()
         time.sleep(arguments["seconds"])
         return text(arguments.get("text", "done"))
     if name == "environment":

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -52,18 +52,24 @@ def pid(client: MCPClient, server: str) -> int:
     return int(client.call_tool(server, "pid"))
 
 
-def stop_a_call(client: MCPClient, server: str, seconds: float = 0.2) -> None:
-    """Cancel the request of a call that would take five minutes."""
+def stop_a_call(client: MCPClient, server: str, begun: Path, ready: Callable[[], object] | None = None) -> None:
+    """Cancel the request of a call that would take five minutes when it has begun, or when it is ``ready``."""
     request = RequestContext()
-    threading.Timer(seconds, request.cancel_scope.cancel).start()
+    begun.unlink(missing_ok=True)
+
+    def cancel() -> None:
+        (ready or (lambda: until(begun.exists)))()
+        request.cancel_scope.cancel()
+
+    threading.Thread(target=cancel, daemon=True).start()
     with request_scope(request), pytest.raises(EarlyTerminationException):
-        client.call_tool(server, "block", {"seconds": 300}, timeout=360)
+        client.call_tool(server, "block", {"seconds": 300, "begun": str(begun)}, timeout=360)
 
 
 @pytest.mark.parametrize("server", ["lab", "stubborn"])
-def test_busy_server_of_a_stopped_call(client: MCPClient, server: str) -> None:
+def test_busy_server_of_a_stopped_call(client: MCPClient, tmp_path: Path, server: str) -> None:
     process = pid(client, server)
-    stop_a_call(client, server)
+    stop_a_call(client, server, tmp_path / "begun")
     assert ends(process, SOON)
 
 
@@ -96,8 +102,9 @@ def test_child_of_a_server_that_is_still_connecting(lab: Lab, client: MCPClient)
         listener.settimeout(SOON)
         lab.write("MCPServers/parent", python_file(MAKES_A_CHILD % listener.getsockname()[1]))
         pid(client, "lab")  # the package is loaded
-        stop_a_call(client, "parent", 1.0)
-        with listener.accept()[0] as connection:
+        children: list[socket.socket] = []
+        stop_a_call(client, "parent", lab.root / "begun", lambda: children.append(listener.accept()[0]))
+        with children[0] as connection:
             connection.settimeout(SOON)
             assert connection.recv(1) == b""  # nobody holds its other end
 
@@ -136,7 +143,7 @@ def test_a_stopped_server_gives_its_descriptors_back(lab: Lab, client: MCPClient
     running = pipes()
     for server in ("lab", "stubborn"):
         pid(client, server)
-        stop_a_call(client, server)
+        stop_a_call(client, server, lab.root / "begun")
     before = running - PIPES
     assert until(lambda: pipes() == before)
     for _ in range(3):

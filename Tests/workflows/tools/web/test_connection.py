@@ -109,7 +109,7 @@ def test_a_stop_reaches_a_tls_server(secure: StubBackend) -> None:
     with pytest.raises(EarlyTerminationException):
         fetch(WebRequest(secure.url, timeout=120, tls=custom_context(False, None)), scope)
     assert time.monotonic() - moments[0] < 60
-    assert secure.requests[0].wait_ended(20)
+    assert secure.requests[0].wait_ended()
 
 
 # -- tunnels -----------------------------------------------------------------------------------------------------------
