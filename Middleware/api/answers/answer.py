@@ -39,25 +39,25 @@ _END: Chunk = {"token": "", "finish_reason": None, "end": True}
 def estimated_usage(request: RequestContext, messages: Sequence[Message], answer: str) -> Usage:
     """Return the token counts of the answer: those of the back-end where they are numbers, otherwise estimates.
 
-    A missing count is the rest of the total, if the other one and the total are there; a total that is less is ignored.
+    A missing count is the rest of the total, if the other one and the total are there. A total below the sum of both is
+    not kept; one above it is, because some servers add the thoughts.
     """
     usage: Usage = request.outcome.usage or {}
     prompt, completion = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
     total = token_count(usage.get("total_tokens"))
-    # With both counts, the total may be above their sum: some servers add the thoughts.
     if prompt is None or completion is None:
-        rest = None if total is None or prompt is completion else total - (prompt or completion or 0)
-        rest, total = (None, None) if rest is None or rest < 0 else (rest, total)
+        rest = -1 if total is None or prompt is completion else total - (prompt or completion or 0)
+        total = None
         if prompt is None:
             texts = (str(message.get("content") or "") for message in messages)
-            prompt = sum(map(rough_estimate_token_length, texts)) if rest is None else rest
+            prompt = sum(map(rough_estimate_token_length, texts)) if rest < 0 else rest
         if completion is None:
-            completion = rough_estimate_token_length(answer) if rest is None else rest
+            completion = rough_estimate_token_length(answer) if rest < 0 else rest
     return {
         **usage,
         "prompt_tokens": prompt,
         "completion_tokens": completion,
-        "total_tokens": min(prompt + completion, LARGEST_NUMBER) if total is None else total,
+        "total_tokens": min(max(prompt + completion, total or 0), LARGEST_NUMBER),
     }
 
 

@@ -472,6 +472,48 @@ def test_a_damaged_segment_is_skipped_with_one_line(lab, caplog):
     assert len([record for record in caplog.records if "seg-000001.db" in record.getMessage()]) == 1
 
 
+DAMAGE = (
+    ("run", "origin", "{"),
+    ("run", "endpoints", '["Main'),
+    ("run", "endpoints", "5"),
+    ("run", "endpoints", b"\0"),
+    ("run", "started", "x"),
+    ("run", "conversation", 5),
+    ("run", "question", b"\xff"),
+    ("run", "id", b"\xff"),
+    ("tree", "body", 5),
+    ("tree", "body", b'{"v":1,"sqans":[]}'),
+    ("tree", "body", b'{"v":1,"spans":[[1]]}'),
+    ("tree", "body", b'{"v":1,"spans":5}'),
+    ("tree", "coding", 9),
+)
+
+
+@pytest.mark.parametrize(("table", "column", "value"), DAMAGE)
+def test_a_damaged_row_is_left_out_and_all_others_are_shown(tmp_path, table, column, value, caplog):
+    """SQLite keeps no checksums, so a bit that the disk has lost can be in any value."""
+    lab = Lab(tmp_path / "Console")
+    first, second = run(), run()
+    lab.record(first, second)
+    lab.close()
+    with contextlib.closing(
+        sqlite3.connect(lab.folder.file("index.db" if table == "run" else "seg-000001.db"))
+    ) as file:
+        file.execute(f"UPDATE {table} SET {column} = ? WHERE n = (SELECT min(n) FROM {table})", (value,))
+        file.commit()
+    again = Lab(tmp_path / "Console")
+    known = {first.facts["id"], second.facts["id"]} if table == "tree" else {second.facts["id"]}
+    for _ in range(3):
+        assert set(again.ids()) == known
+        assert second.facts["id"] in again.ids(q="late", all_texts=True)
+        assert again.archive.choices(OPERATOR)["endpoint"]
+        found = again.archive.run(first.facts["id"], OPERATOR)
+        assert (found is None) if table == "run" else (found.spans == [])
+        assert again.archive.run(second.facts["id"], OPERATOR).spans
+    assert len([record for record in caplog.records if "cannot be read" in record.getMessage()]) == 1
+    again.close()
+
+
 @pytest.mark.parametrize("damage", ["zeros", "text", "version"])
 def test_a_damaged_index_is_set_aside_and_a_new_one_begun(tmp_path, damage, caplog):
     lab = Lab(tmp_path / "Console")

@@ -749,6 +749,8 @@ COMPLETE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
         ({"prompt_tokens": 10, "total_tokens": 7}, {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}),
         ({"total_tokens": 9}, {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}),
         ({**COMPLETE, "total_tokens": 40}, {**COMPLETE, "total_tokens": 40}),
+        ({**COMPLETE, "total_tokens": 0}, COMPLETE),
+        ({**COMPLETE, "total_tokens": 7}, COMPLETE),
     ],
 )
 def test_what_the_back_end_says_of_its_usage(said: dict[str, Any], told: dict[str, Any]) -> None:

@@ -38,6 +38,7 @@ NO_TEXTS = (None, None, None)
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 Value: TypeAlias = "str | int | bytes | None"
+Row: TypeAlias = "tuple[Any, ...]"
 
 
 @dataclass(frozen=True)
@@ -134,10 +135,14 @@ def _put(
 
 
 def _run_of(row: Sequence[object]) -> StoredRun:
+    """Return the run of a row. Raises an error of UNREADABLE: damage that SQLite does not notice changes any value."""
     facts = {
         column.fact: value if column.read is None or value is None else column.read(value)
         for column, value in zip(COLUMNS, row, strict=False)
     }
+    kinds = (("id", str), ("started", int), ("endpoints", list))
+    if bytes in map(type, facts.values()) or not all(isinstance(facts[name], kind) for name, kind in kinds):
+        raise TypeError(f"the row of run {facts['id']!r} is damaged")
     # They stand in the tree, with the spans.
     facts["config"] = []
     n, segment, note = cast("tuple[int, int, str | None]", tuple(row[len(COLUMNS) :]))
@@ -171,7 +176,7 @@ class Reader:
         """Return the newest runs that fit, and how many there are regardless of ``before``."""
 
         def read(database: sqlite3.Connection) -> tuple[list[StoredRun], int]:
-            found = _select(database, query, viewer, without, limit)
+            found = self._runs(_select(database, query, viewer, without, limit))
             return found, _count(database, replace(query, before=None), viewer, without)
 
         return self._read(read, (list[StoredRun](), 0))
@@ -183,11 +188,10 @@ class Reader:
     def each(self, query: RunQuery, viewer: Viewer, without: Sequence[str]) -> Iterator[StoredRun]:
         """Yield all runs that fit, newest first."""
         while True:
-            found = self._read(
-                partial(_select, query=query, viewer=viewer, without=without, limit=ROWS), list[StoredRun]()
-            )
+            rows = self._read(partial(_select, query=query, viewer=viewer, without=without, limit=ROWS), list[Row]())
+            found = self._runs(rows)
             yield from found
-            if len(found) < ROWS:
+            if len(rows) < ROWS or not found:
                 return
             query = replace(query, before=key_of(found[-1].facts))
 
@@ -206,8 +210,12 @@ class Reader:
                 ]
                 for name in ("workflow", "user")
             }
-            rows = database.execute(f"SELECT DISTINCT endpoints FROM run WHERE {condition} LIMIT 1000", values)
-            return {**found, "endpoint": sorted({name for row in rows for name in json.loads(row[0])})}
+            rows = database.execute(
+                "SELECT DISTINCT value FROM (SELECT DISTINCT endpoints FROM run WHERE json_valid(endpoints)"
+                f" AND {condition} LIMIT 1000), json_each(endpoints)",
+                values,
+            )
+            return {**found, "endpoint": sorted(str(name) for (name,) in rows)}
 
         return self._read(read, {})
 
@@ -242,7 +250,7 @@ class Reader:
 
         def read(database: sqlite3.Connection) -> StoredRun | None:
             row = database.execute(f"{_SELECT} WHERE id = ?", (run_id,)).fetchone()
-            return None if row is None else _run_of(row)
+            return next(iter(self._runs([] if row is None else [row])), None)
 
         return self._read(read, None)
 
@@ -302,6 +310,16 @@ class Reader:
             yield search.finds
 
     # -- help --------------------------------------------------------------------------------------------------------
+    def _runs(self, rows: Sequence[Row]) -> list[StoredRun]:
+        """Return the runs of rows that can be read."""
+        found = []
+        for row in rows:
+            try:
+                found.append(_run_of(row))
+            except store_files.UNREADABLE as error:
+                self._report(store_files.INDEX_FILE, error)
+        return found
+
     def _read(self, action: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
         # An idle folder has no file yet.
         if not self.exists():
@@ -420,10 +438,10 @@ def _decrypted(token: bytes, user: str | None, viewer: Viewer) -> bytes | None:
 
 def _select(
     database: sqlite3.Connection, query: RunQuery, viewer: Viewer, without: Sequence[str], limit: int
-) -> list[StoredRun]:
+) -> list[Row]:
     condition, values = _condition(database, query, viewer, without)
     rows = database.execute(f"{_SELECT} WHERE {condition} ORDER BY started DESC, id DESC LIMIT ?", (*values, limit))
-    return [_run_of(row) for row in rows]
+    return rows.fetchall()
 
 
 def _count(database: sqlite3.Connection, query: RunQuery, viewer: Viewer, without: Sequence[str]) -> int:

@@ -80,7 +80,7 @@ class OtherVersionError(WilmerError):
 
 
 # What reading a file may raise that is not as it was written.
-UNREADABLE = (sqlite3.Error, DamagedError, zlib.error, ValueError, KeyError, IndexError, TypeError)
+UNREADABLE = (sqlite3.Error, DamagedError, zlib.error, ValueError, LookupError, TypeError, AttributeError)
 
 
 # -- names and removal -------------------------------------------------------------------------------------------------
