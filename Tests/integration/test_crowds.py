@@ -19,7 +19,7 @@ from Tests.integration.client_faults import START, Heard, chat, listen
 from Tests.integration.launcher import USER, Backend, Launcher, read_until, standard_tree
 from Tests.integration.prelude import launcher_after, patience
 from Tests.integration.process_figures import figures_of
-from Tests.patience import BEFORE_BYTES, PATIENCE
+from Tests.patience import BEFORE_BYTES, CLIENT_PATIENCE, PATIENCE
 from Tests.stub_backend import chat_reply, chat_stream_reply
 from Tests.workflows.engine_lab import until
 
@@ -327,6 +327,26 @@ def test_bodies_that_wait_for_their_turn_have_the_same_budget(queued: Launcher, 
             assert (answer.status, b"retry-after" in answer.head.lower()) == (503, True)
         gate.set()
         assert {listen(sock).status for sock in (running, *small, *set(medium).difference(refused))} == {200}
+
+
+def test_a_large_body_behind_a_request_at_work_is_read_when_that_has_ended(crowded: Launcher, backend: Backend) -> None:
+    """Before, it would wait in memory, and be in no sum."""
+    gate, size = threading.Event(), 64 * MEGABYTE
+    backend.replies["single"] = chat_reply("First.", held=gate)
+    first, second = chat(backend.hello), large_chat(backend.hello, size)
+    with connect(crowded) as sock, selectors.DefaultSelector() as waiting:
+        sock.sendall(post(len(first), first) + post(len(second)))
+        backend.wait_call("single")
+        waiting.register(sock, selectors.EVENT_WRITE)
+        sent, view = 0, memoryview(second)
+        # Until the system takes no more.
+        while waiting.select(2) and sent < size:
+            sent += sock.send(view[sent : sent + 65536])
+        assert sent < size
+        gate.set()
+        sock.sendall(view[sent:])
+        assert read_until(sock, b"First.", CLIENT_PATIENCE).count(b" 200 ") == 1
+        read_until(sock, b" 200 ", CLIENT_PATIENCE)
 
 
 @pytest.fixture

@@ -304,7 +304,11 @@ class Channel(HTTPChannel):
         return taken
 
     def readable(self) -> bool:
-        return self._lingers_until is not None or super().readable()
+        if self._lingers_until is not None:
+            return True
+        # The body of a request that waits behind another is in no budget once it is whole. The system keeps its rest.
+        head = self.request
+        return super().readable() and not (self.requests and head is not None and head.body_rcv is not None)
 
     def writable(self) -> bool:
         return self.will_close if self._lingers_until is not None else super().writable()
