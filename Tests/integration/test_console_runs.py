@@ -12,7 +12,7 @@ from Tests.integration.console_server import Console, Stream, found_in_time
 from Tests.integration.launcher import Backend, read_to_end, stuck
 from Tests.stub_backend import chat_chunk, sse_reply, status_reply
 
-GATE_SECONDS = 1.5
+GATE_SECONDS = 3.0
 
 
 @pytest.fixture(scope="module", params=["run_waitress.py", "run_eventlet.py"])

@@ -181,7 +181,7 @@ def client(server: Launcher) -> Iterator[anthropic.Anthropic]:
         base_url=server.url,
         auth_token="none",
         max_retries=2,
-        timeout=30,
+        timeout=CLIENT_PATIENCE,
         http_client=anthropic.DefaultHttpxClient(trust_env=False),
     ) as made:
         yield made
