@@ -247,7 +247,8 @@ class _Arrival:
         found = partial(Unfinished, self, self.host)
         if self.is_refused:
             return found(True, Stage.REFUSAL)
-        if (wait := writers.get(self.connection.fileno())) is not None:
+        wait = writers.get(self.connection.fileno())
+        if wait is not None:
             return found(wait, Stage.ANSWER)
         return None if self.is_whole else found(None, Stage.BODY if self.has_head else Stage.HEAD)
 
@@ -294,8 +295,8 @@ class _Arrivals:
         while True:
             eventlet.sleep(limits.SWEEP_SECONDS)
             writers = {wait.fileno: wait for wait in eventlet.hubs.get_hub().get_writers()}
-            found = [one for arrival in list(self._all) if (one := arrival.unfinished(writers)) is not None]
-            for one in self._crowd.leaving(found, time.monotonic()):
+            states = [arrival.unfinished(writers) for arrival in list(self._all)]
+            for one in self._crowd.leaving([state for state in states if state is not None], time.monotonic()):
                 one.connection.drop()
             return_memory_of_bodies()
 

@@ -50,6 +50,7 @@
     |-- RenderLimitError                utilities/templates/jinja_limits
     |-- LineTooLongError                (also ValueError) utilities/answers/stream_parsers
     |-- DeadlineError                   utilities/daemon_threads
+    |-- NoRoomError                     api/edge/body_budget
     |-- HttpError                       utilities/http/problems
     |-- NotLocalError                   (also OSError) utilities/http/problems
     `-- WireError                       (also ValueError) utilities/http/body

@@ -19,7 +19,6 @@ NEVER_LEAVES_ITS_MODULE = {
     "_BrokenConnectionError": "makes a statement start again on another connection",
     "_NoAnswerError": "becomes the state of a back-end on the page",
     "_NoKeyError": "becomes a ConfigValueError that names the endpoint",
-    "_NoRoomError": "ends the reading of a body, which answers with 503",
     "_RunEndedError": "ends a run after its answer, without a failure for the caller",
     "_ServerFileError": "becomes an MCPToolCallError that names the file",
     "_UnknownConstantError": "becomes a mistake with line and column",

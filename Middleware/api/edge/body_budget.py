@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from Middleware.exceptions import WilmerError
 from Middleware.utilities.allowed_memory import allowed_memory
 
 _MEGABYTE = 1024 * 1024
@@ -15,7 +16,7 @@ _LEAST, _MOST = 64 * _MEGABYTE, 1024 * _MEGABYTE
 _MUCH = 64 * _MEGABYTE
 
 
-class NoRoomError(Exception):
+class NoRoomError(WilmerError):
     """There is no room for a body, or it is the largest of those that have too little."""
 
 
