@@ -114,7 +114,7 @@ _COMMAND = re.compile(r"(?:^|\W|\\[nrt])curl(?:\.exe)?(?=\s|\\)")
 _AFTER_NAME = re.compile(
     rf"(?i)(?:(?<!\\)[\"'][\w.-]*{SECRET_ENDING}"
     rf"|{SECRET_ENDING}(?=[\"']|[^\w\n]{{0,8}}[:=]\s*[\"'])|{_SURE})(?=[^\w\n])"
-    r"(?:[^\w\n\"']*[\"']){0,3}[^\w\n\"']*(?P<bare>[^\s\"',{}\[\]:\\](?:\\.|[^\"'\\\n]|(?<=\w)[\"'](?=\w))*)"
+    r"(?:[^\w\n\"']*[\"']){0,3}[^\w\n\"']*(?P<bare>[^\s\"',{}\[\]:\\](?:\\.|[^\"'\\\n]|(?<=\w)[\"'](?=[^\s,:}\]]))*)"
 )
 # What is not a secret under any name: variables alone, and what is masked already.
 _WORD_OF_JSON = re.compile(r"true|false|null|[-+]?\d[\d.eE+-]{0,15}")

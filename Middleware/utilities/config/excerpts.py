@@ -26,7 +26,7 @@ TAB_COLUMNS = 4
 # A report goes through its findings by file, so a few files at a time are enough.
 MAX_SOURCES = 16
 
-_SECRET_KEY = re.compile(rf"(?i){SECRET_ENDING}[^\w\"]*\Z")
+_SECRET_KEY = re.compile(rf"(?i){SECRET_ENDING}\W*\Z")
 # Arguments of programs and headers are as often secrets as not, and nothing in their text says which.
 _SECRET_HOLDERS = frozenset({"args", "arguments", "env", "headers"})
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"?|\'(?:[^\'\\]|\\.)*\'?|[^\s,:{}\[\]"\']+')

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import pathlib
 import signal
 import sqlite3
 import stat
@@ -535,6 +536,33 @@ def test_a_damaged_index_is_set_aside_and_a_new_one_begun(tmp_path, damage, capl
     assert again.store.reader.one(one.facts["id"]).segment == 2
     again.archive.delete_all(OPERATOR)
     assert not [name for name in again.files() if "damaged" in name or "old" in name]
+    again.close()
+
+
+def test_a_text_that_is_damaged_is_shown_as_far_as_it_can_be_read(lab):
+    lab.record(run())
+    lab.store._disk._index.execute("UPDATE run SET question = CAST(X'61FF62' AS TEXT), workflow = CAST(X'FF' AS TEXT)")
+    [shown] = lab.archive.runs(RunQuery(), OPERATOR).runs
+    assert (shown["question"], shown["workflow"]) == ("a\ufffdb", "\ufffd")
+    assert lab.archive.choices(OPERATOR)["workflow"] == ["\ufffd"]
+
+
+def test_an_index_whose_schema_is_not_text_is_set_aside(tmp_path):
+    lab = Lab(tmp_path / "Console")
+    lab.record(run())
+    lab.close()
+    path = pathlib.Path(lab.folder.file("index.db"))
+    data = path.read_bytes()
+    assert b"tablerunrun" in data
+    # SQLite quotes the name in its message.
+    path.write_bytes(
+        data.replace(b"tablerunrun", b"table\xd5\xffnrun").replace(b"CREATE TABLE run", b"CREATZ TABLE run")
+    )
+    again = Lab(tmp_path / "Console")
+    assert again.ids() == []
+    one = run()
+    again.record(one)
+    assert again.ids() == [one.facts["id"]] and "index.db.damaged" in again.files()
     again.close()
 
 

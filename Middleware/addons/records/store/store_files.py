@@ -11,6 +11,7 @@ import re
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from Middleware.addons.records.console_folder import OWNER_ONLY
@@ -158,6 +159,18 @@ def open_segment(path: str) -> sqlite3.Connection:
     return _opened(path, SEGMENT_TABLES, "auto_vacuum = NONE")
 
 
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """Raise the error of a damaged file where SQLite quotes bytes of one in a message that Python cannot decode."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        damaged = sqlite3.DatabaseError("its schema is damaged")
+        damaged.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise damaged from error
+
+
+@_readable()
 def _opened(path: str, tables: Iterable[str], first: str) -> sqlite3.Connection:
     # SQLite would create the file with the umask's bits, readable by others.
     with contextlib.suppress(FileExistsError):
@@ -208,7 +221,9 @@ def reading(path: str) -> Iterator[sqlite3.Connection]:
     database = sqlite3.connect(
         address, timeout=sqlite.BUSY_SECONDS, isolation_level=None, uri=True, check_same_thread=False
     )
-    with contextlib.closing(database):
+    # A damaged text is shown as far as it can be read.
+    database.text_factory = partial(str, encoding="utf-8", errors="replace")
+    with contextlib.closing(database), _readable():
         yield database
 
 
