@@ -19,10 +19,10 @@ from Middleware.exceptions import (
     BackendLoopError,
     ClientError,
     ConfigurationError,
-    DataKeyError,
     GateTimeoutError,
     ServerStoppingError,
     StateUnavailableError,
+    StoredDataError,
     WilmerError,
 )
 from Middleware.llmapis.backend_errors import log_text, says_no_quota, says_too_long
@@ -154,7 +154,7 @@ def log_error(error: BaseException, request: RequestContext | None, phase: str) 
         logger.warning("Request %s refused: %s", name, _without_quotes(error) if request and request.redact else error)
     elif isinstance(error, WilmerError):
         redact = None if request is None else request.redact
-        file = error.file if isinstance(error, DataKeyError) else ""
+        file = error.file if isinstance(error, StoredDataError) else ""
         logger.error(
             "Request %s failed %s%s: %s%s",
             name,

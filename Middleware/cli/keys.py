@@ -34,10 +34,13 @@ from Middleware.cli.arguments import (
     parse_command_arguments,
 )
 from Middleware.cli.program import NotDoneError, StartError, program_name, say
-from Middleware.exceptions import OperatorError, WilmerError
+from Middleware.exceptions import KeySaltError, OperatorError, WilmerError
 from Middleware.services.memory.discussion_keys import encrypting
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import own_command
+from Middleware.utilities.config.users import own_discussions_root
+from Middleware.utilities.discussions.client_keys import use_format_2
+from Middleware.utilities.discussions.key_salts import SALT_FILE
 from Middleware.utilities.encryption_utils import SHORT_KEY
 from Middleware.utilities.files.file_access import atomic_write
 from Middleware.utilities.text_utils import counted
@@ -123,24 +126,44 @@ def refuse_short_key(key: str, users: Iterable[str]) -> None:
     if whose:
         raise UnusableKeyError(
             f"The new key has {counted(len(key), 'character')}. It encrypts the data of user '{whose[0]}', and anyone "
-            "who gets the disk can try millions of keys a second on the name of its folder: use "
+            "who gets the disk can try keys until one fits: use "
             f"{SHORT_KEY} random characters or more. This makes a good one: {own_command('keys', 'new')}. "
             f"{ALLOW_SHORT} takes the short one all the same."
         )
 
 
-def make_key(given: bool, user: str | None, path: str | None, console: str = "", allow_short: bool = True) -> None:
+def prepare_data(key: str, users: Sequence[str], allow_short: bool) -> None:
+    """Prepare the folders of those users whose data a new key encrypts. Raises UnusableKeyError for a short key,
+    unless it is allowed, and NotDoneError."""
+    if not allow_short:
+        refuse_short_key(key, users)
+    try:
+        for user in use_format_2(key, encrypting(users)):
+            path = os.path.join(own_discussions_root(user), SALT_FILE)
+            say(f"Made {path}, without which no key opens its conversations: keep a copy with them.", error_stream=True)
+    except KeySaltError as error:
+        raise NotDoneError(f"{error.file}: {error}") from error
+    except OSError as error:
+        raise NotDoneError(f"{error.filename or SALT_FILE} cannot be written: {error.strerror or error}") from error
+
+
+def make_key(
+    given: bool,
+    user: str | None,
+    path: str | None,
+    console: str = "",
+    prepare: Callable[[str], object] = str,
+) -> None:
     """Make a key, or ask for it if it is ``given``, and print it with its line, or add the line to the list ``path``.
 
     Args:
         console: what it may see in the run console, ``own`` or ``all``; "" if it does not open it.
-        allow_short: take a short key for users whose data it encrypts.
+        prepare: is called with the key before it is used.
 
     Raises NotDoneError, UnusableKeyError.
     """
     key = read_key() if given else new_key()
-    if not allow_short:
-        refuse_short_key(key, [user] if user else config_utils.existing_users())
+    prepare(key)
     today = datetime.date.today().isoformat()
     line = line_for(key, user, today if given else f"{key[:NOTED_CHARACTERS]}..., {today}", console)
     if path:
@@ -206,7 +229,8 @@ def _run(options: argparse.Namespace, user: str | None, path: str) -> None:
     else:
         console = options.console if options.console in CONSOLE_WORDS else ""
         list_path = path if options.action == "add" else None
-        make_key(options.hash, user, list_path, console, options.allow_short_key)
+        users = [user] if user else config_utils.existing_users()
+        make_key(options.hash, user, list_path, console, lambda key: prepare_data(key, users, options.allow_short_key))
 
 
 def default_list() -> str:

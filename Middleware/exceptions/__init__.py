@@ -31,7 +31,8 @@
     |   `-- ServerStoppingError         the server stops before the answer is complete
     |-- StoredDataError                 a file of a conversation cannot be used; it is left as it is
     |   |-- UnreadableDataError         (also ValueError) it does not hold what it should
-    |   `-- DataKeyError                it is encrypted for another API key or user
+    |   |-- DataKeyError                it is encrypted for another API key or user
+    |   `-- KeySaltError                the salt that leads from an API key to its data
     |-- StateUnavailableError           (also OSError) the state database does not answer
     |   `-- StateConflictError          another worker has changed what was to be written
     |-- EarlyTerminationException       a run ended on purpose: cancellation or a held lock
@@ -256,6 +257,9 @@ class ServerStoppingError(ClientError):
 class StoredDataError(WilmerError):
     """A file in the folder of a conversation cannot be used. It is not overwritten, moved or deleted."""
 
+    # For the log only, as the names of stored files are not the client's business.
+    file = ""
+
 
 class UnreadableDataError(StoredDataError, ValueError):
     """The file is not JSON, or its JSON has another shape. The text names file and line."""
@@ -264,8 +268,16 @@ class UnreadableDataError(StoredDataError, ValueError):
 class DataKeyError(StoredDataError):
     """The file is encrypted for another API key or user than the present one."""
 
-    # For the log only, as the names of stored files are not the client's business.
-    file = ""
+
+class KeySaltError(StoredDataError):
+    """The salt of format 2 is missing or cannot be used. Without it, no API key leads to its data."""
+
+    def __init__(self, message: str, file: str) -> None:
+        self.file = file
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return self.__class__, (str(self), self.file)
 
 
 class StateUnavailableError(WilmerError, OSError):

@@ -26,7 +26,8 @@ from Middleware.utilities.answers.tool_calls import CALL_FORM, calls_among, read
 from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.users import get_current_username
-from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, FernetCipher, derive_encryption_key, hash_api_key
+from Middleware.utilities.discussions.client_keys import data_key, key_name
+from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for
 from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.json_data import compact_json, from_stored_json, to_stored_json
 from Middleware.utilities.once import MAX_REMEMBERED, BoundedCache, OwnedCache
@@ -314,7 +315,7 @@ def _wanted(request: RequestContext, calls: Sequence[ToolCall], question: str, p
         ids.append(found)
         # The case of a name may have been changed for the client.
         shapes.append([name.lower(), json.loads(repaired_arguments(arguments))])
-    owner = get_current_username(), hash_api_key(request.api_key) if request.api_key else ""
+    owner = get_current_username(), key_name(request.api_key, get_current_username()) or ""
     shape = json.dumps(sorted(shapes, key=repr), sort_keys=True, default=str)
     return KeptAnswer(owner, tuple(ids), _hash(shape), f"{_hash(question)}:{place}")
 
@@ -326,7 +327,7 @@ def _hash(text: str) -> str:
 def _cipher(request: RequestContext) -> Cipher:
     if not request.redact or not request.api_key:
         return NO_CIPHER
-    return FernetCipher(derive_encryption_key(request.api_key, get_current_username()))
+    return cipher_for(data_key(request.api_key, get_current_username()))
 
 
 def remember(origin: str, kept: list[Keepsake], calls: Sequence[ToolCall]) -> None:

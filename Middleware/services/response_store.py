@@ -18,7 +18,8 @@ from Middleware.models.process import process
 from Middleware.models.responses import Item, ResponseObject
 from Middleware.services.memory.discussion_keys import ENCRYPT_KEY
 from Middleware.utilities.config.users import choice_in, flag_in, settings_for
-from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, FernetCipher, derive_encryption_key, hash_api_key
+from Middleware.utilities.discussions.client_keys import data_key
+from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for, owner_mark
 from Middleware.utilities.json_data import from_stored_json, to_stored_json
 from Middleware.utilities.once import OwnedCache
 
@@ -49,7 +50,7 @@ _ID_PREFIXES = {
 }
 
 Owner = tuple[str, str]
-"""A user, and the hash of a client's key: all that two clients must have in common to see each other's responses."""
+"""A user, and the mark of a client's key: all that two clients must have in common to see each other's responses."""
 
 
 def response_id_of(request_id: str) -> str:
@@ -84,13 +85,13 @@ class Caller:
         return Caller(users, api_key, frozenset(user for user in users if not _kept_by(user)))
 
     @property
-    def key_hash(self) -> str:
-        return hash_api_key(self.api_key) if self.api_key else ANONYMOUS
+    def key_mark(self) -> str:
+        return owner_mark(self.api_key) if self.api_key else ANONYMOUS
 
     def owners(self) -> frozenset[Owner]:
         """Return the owners whose stored responses this caller may use."""
-        key_hash = self.key_hash
-        return frozenset((user, key_hash) for user in self.users if user not in self.keep_none)
+        key_mark = self.key_mark
+        return frozenset((user, key_mark) for user in self.users if user not in self.keep_none)
 
 
 def _kept_by(user: str) -> bool:
@@ -292,7 +293,7 @@ class ResponseStore:
                 awaited.end(response)
 
     def _entry(self, running: RunningResponse, response: ResponseObject) -> _Entry | None:
-        owner = running.user, running.caller.key_hash
+        owner = running.user, running.caller.key_mark
         try:
             data, items = to_stored_json(response), to_stored_json(running.items)
         # What a client nests as deeply as its request allows is one level deeper here.
@@ -353,7 +354,7 @@ class ResponseStore:
     def running(self, caller: Caller, response_id: str) -> RunningResponse | None:
         """Return a response of the caller that is under way, kept or not; None for another id."""
         running = self._running.get(response_id)
-        theirs = running is None or running.user not in caller.users or running.caller.key_hash != caller.key_hash
+        theirs = running is None or running.user not in caller.users or running.caller.key_mark != caller.key_mark
         return None if theirs else running
 
     @contextlib.contextmanager
@@ -459,4 +460,4 @@ def _output(response: ResponseObject) -> Sequence[Item]:
 
 
 def _cipher(caller: Caller, user: str) -> Cipher:
-    return FernetCipher(derive_encryption_key(caller.api_key or "", user))
+    return cipher_for(data_key(caller.api_key or "", user))

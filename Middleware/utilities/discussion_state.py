@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.encryption_utils import Cipher
+from Middleware.utilities.encryption_utils import Cipher, KeySalt
 
 if TYPE_CHECKING:
     from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
@@ -165,4 +165,16 @@ class Discussions(Protocol):
         """Return the folder of a discussion, for scripts that open its files; None if no files are used."""
 
     def hold_data_of_a_key(self, discussion_id: str) -> bool:
-        """Return whether this id, without a key, is the hash of a client's key that has conversations."""
+        """Return whether this id, without a key, is the name of a client's key that has conversations."""
+
+    def key_salt(self, user: str | None = None) -> KeySalt | None:
+        """Return the salt of format 2 of the discussions of ``user`` (None: the current one); None in format 1.
+
+        Raises KeySaltError.
+        """
+
+    def keep_key_salt(self, salt: KeySalt, user: str | None = None) -> KeySalt:
+        """Store a salt, unless there is one; return the one that is stored. Raises KeySaltError and OSError."""
+
+    def has_key(self, name: str, user: str | None = None) -> bool:
+        """Return whether a key, by the name that it has here, has discussions."""

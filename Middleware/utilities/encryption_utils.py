@@ -1,7 +1,11 @@
 """The separation and encryption of the data of clients with an API key.
 
-An API key is neither stored nor checked. Its hash is the name of a folder; with the user's setting
+An API key is neither stored nor checked. A name derived from it is that of a folder; with the user's setting
 ``encryptUsingApiKey`` a key derived from it encrypts the files there, as Fernet tokens (AES-128-CBC with HMAC-SHA256).
+
+In format 1, the name is a fast hash, and the key is stretched by PBKDF2 with a known salt. In format 2, both are
+derived from the key after it was stretched by scrypt with a random salt (``KeySalt``), which is stored with the
+discussions.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -41,6 +46,10 @@ TOKEN_START = b"gAAAA"
 # Stored data depends on these salts too. The second one is for keys without a user name.
 _SALT = "WilmerAI-v1-"
 _SALT_WITHOUT_USER = "WilmerAI-encryption-salt-v1"
+# And, in format 2, on these; a name with this beginning is never one of format 1.
+NAME_START = "v2-"
+_FOLDER_LABEL, _DATA_LABEL = b"wilmer key folder", b"wilmer data key\0"
+SALT_BYTES = 32
 _BASE64 = re.compile(rb"[A-Za-z0-9_-]+={0,2}")
 _AROUND_BLOCKS = 57
 _SMALLEST = _AROUND_BLOCKS + 16
@@ -211,14 +220,50 @@ def refuse_cut_off(data: bytes) -> None:
         raise DataKeyError(_CUT_OFF)
 
 
+@dataclass(frozen=True)
+class KeySalt:
+    """What format 2 stretches API keys with: a random salt, and the cost of scrypt, which takes 128 * n * r bytes.
+
+    The cost is one that OWASP's Password Storage Cheat Sheet recommends, with the least memory: 32 MiB.
+    """
+
+    salt: bytes
+    n: int = 2**15
+    r: int = 8
+    p: int = 3
+
+    @staticmethod
+    def new() -> KeySalt:
+        return KeySalt(secrets.token_bytes(SALT_BYTES))
+
+
 def hash_api_key(api_key: str) -> str:
-    """Return the name of the folder for the data of clients with this key: 16 hexadecimal digits."""
+    """Return the name of the folder for the data of clients with this key in format 1: 16 hexadecimal digits."""
     return hashlib.sha256(api_key.encode()).hexdigest()[:16]
 
 
-def derive_encryption_key(api_key: str, user_name: str | None = None) -> bytes:
-    """Return the Fernet key of an API key and a user name (with its case). Takes some 50 ms the first time."""
-    return process().one(DerivedKeys).get(api_key, user_name)
+def key_folder_name(api_key: str, salt: KeySalt | None) -> str:
+    """Return the name of the folder for the data of clients with this key, in format 1 without a salt."""
+    if salt is None:
+        return hash_api_key(api_key)
+    stretched = process().one(DerivedKeys).get(api_key, None, salt)
+    return NAME_START + hmac.digest(stretched, _FOLDER_LABEL, "sha256").hex()[:32]
+
+
+def derive_encryption_key(api_key: str, user_name: str | None = None, salt: KeySalt | None = None) -> bytes:
+    """Return the Fernet key of an API key and a user name (with its case), in format 1 without a salt.
+
+    Takes some 50 ms the first time, in format 2 some 200.
+    """
+    if salt is None:
+        return process().one(DerivedKeys).get(api_key, user_name)
+    stretched = process().one(DerivedKeys).get(api_key, None, salt)
+    return base64.urlsafe_b64encode(hmac.digest(stretched, _DATA_LABEL + (user_name or "").encode(), "sha256"))
+
+
+def owner_mark(api_key: str) -> str:
+    """Return what stands for a key in the memory of this process; another process has another mark for it."""
+    return process().one(DerivedKeys).mark(None, api_key).hex()
 
 
 class DerivedKeys:
@@ -234,8 +279,14 @@ class DerivedKeys:
         self._guard = threading.Lock()
         self._derived: dict[bytes, threading.Lock] = {}
 
-    def get(self, api_key: str, user_name: str | None) -> bytes:
-        mark = hmac.digest(self._secret, f"{user_name or ''}\0{api_key}".encode(), "sha256")
+    def mark(self, user_name: str | None, api_key: str, salt: KeySalt | None = None) -> bytes:
+        """Return a value that differs for each combination, and that only this object can make."""
+        parts = salt.salt.hex() if salt else "", user_name or "", api_key
+        return hmac.digest(self._secret, "\0".join(parts).encode(), "sha256")
+
+    def get(self, api_key: str, user_name: str | None, salt: KeySalt | None = None) -> bytes:
+        """Return the key of format 1; with a salt, the stretched key of format 2, which is the same for all users."""
+        mark = self.mark(user_name, api_key, salt)
         known = self._kept.get(mark)
         if known is not None:
             return known
@@ -246,7 +297,7 @@ class DerivedKeys:
             with first, self._turns:
                 known = self._kept.get(mark)
                 if known is None:
-                    known = _derive(api_key, user_name)
+                    known = _stretch(api_key, salt) if salt else _derive(api_key, user_name)
                     self._kept.put(mark, known)
                 return known
         finally:
@@ -258,6 +309,12 @@ def _derive(api_key: str, user_name: str | None) -> bytes:
     salt = _SALT + hashlib.sha256(user_name.encode()).hexdigest() if user_name else _SALT_WITHOUT_USER
     raw = hashlib.pbkdf2_hmac("sha256", api_key.encode(), salt.encode("ascii"), ITERATIONS, 32)
     return base64.urlsafe_b64encode(raw)
+
+
+def _stretch(api_key: str, salt: KeySalt) -> bytes:
+    # OpenSSL refuses to take more than 32 MiB unless it is allowed to.
+    most = 128 * salt.r * (salt.n + salt.p + 2)
+    return hashlib.scrypt(api_key.encode(), salt=salt.salt, n=salt.n, r=salt.r, p=salt.p, maxmem=most, dklen=32)
 
 
 @lru_cache(maxsize=MOST_DERIVED_KEYS)

@@ -14,8 +14,18 @@ import pytest
 from Middleware.addons.discussions.rekey import rekey_command as rekey_encrypted_files
 from Middleware.utilities.discussions.discussion_files import pairs_as_json, write_json
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussions.key_salts import SALT_FILE, salt_text
 from Middleware.utilities.discussions.vector_memory import VectorMemories
-from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for, derive_encryption_key, hash_api_key
+from Middleware.utilities.encryption_utils import (
+    NAME_START,
+    NO_CIPHER,
+    Cipher,
+    KeySalt,
+    cipher_for,
+    derive_encryption_key,
+    hash_api_key,
+    key_folder_name,
+)
 from Middleware.utilities.files.file_access import atomic_write
 from Tests.patience import CLIENT_PATIENCE
 from Tests.services.discussion_lab import DiscussionLab
@@ -37,8 +47,15 @@ FILES = (
 CONTENT = json.dumps(pairs_as_json([(SECRET, "hash")])).encode()
 
 
-def cipher_of(api_key: str | None, user: str | None = USER) -> Cipher:
-    return NO_CIPHER if api_key is None else cipher_for(derive_encryption_key(api_key, user))
+# As cheap as a salt may be; made before the tests, so that they know the names of folders in format 2.
+SALT = KeySalt(bytes(32), 2**14, 8, 1)
+
+
+def cipher_of(api_key: str | None, user: str | None = USER, salt: KeySalt | None = None) -> Cipher:
+    """The cipher of a key: of the new one in format 2, of any other in format 1 unless there is a salt."""
+    if api_key is None:
+        return NO_CIPHER
+    return cipher_for(derive_encryption_key(api_key, user, SALT if api_key == NEW else salt))
 
 
 def database_texts(path: Path, cipher: Cipher) -> list[str]:
@@ -48,14 +65,19 @@ def database_texts(path: Path, cipher: Cipher) -> list[str]:
 
 
 class RekeyLab(DiscussionLab):
-    """Discussions of the key ``OLD`` in the key folder ``old``; ``new`` is where they belong after the change."""
+    """Discussions of the key ``OLD`` in the key folder ``old``; ``new`` is where they belong after the change.
+
+    The old key has format 1, as it has a folder of that, and the new one format 2.
+    """
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(tmp_path, monkeypatch)
         for name in (rekey_encrypted_files.OLD_VARIABLE, rekey_encrypted_files.NEW_VARIABLE):
             monkeypatch.delenv(name, raising=False)
         self.config.user(encryptUsingApiKey=True)
-        self.old, self.new = self.root / hash_api_key(OLD), self.root / hash_api_key(NEW)
+        self.root.mkdir()
+        (self.root / SALT_FILE).write_text(salt_text(SALT), encoding="utf-8")
+        self.old, self.new = self.root / hash_api_key(OLD), self.root / key_folder_name(NEW, SALT)
 
     def fill(self, name: str, cipher: Cipher) -> Path:
         """One discussion with every kind of file, encrypted or in clear."""
@@ -96,9 +118,11 @@ class RekeyLab(DiscussionLab):
             *more,
         ]
 
-    def check(self, folder: Path, api_key: str | None, user: str = USER) -> None:
+    def check(self, folder: Path, api_key: str | None, user: str = USER, salt: KeySalt | bool | None = True) -> None:
         """Everything that ``fill`` wrote is there, encrypted with this key, and nothing else."""
-        cipher = cipher_of(api_key, user)
+        if salt is True:
+            salt = SALT if folder.parent.name.startswith(NAME_START) or api_key == NEW else None
+        cipher = cipher_for(derive_encryption_key(api_key, user, salt or None)) if api_key else NO_CIPHER
         for file in FILES:
             data = (folder / file).read_bytes()
             assert data.startswith(b"gAAAA") is (api_key is not None), file

@@ -6,6 +6,7 @@ import getpass
 import io
 import json
 import os
+import re
 import shutil
 import sqlite3
 import stat
@@ -27,10 +28,19 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.command_lines import own_command
 from Middleware.utilities.config.lookup import reset_config_store
 from Middleware.utilities.discussion_state import SHORT
-from Middleware.utilities.encryption_utils import NO_CIPHER
+from Middleware.utilities.discussions.client_keys import key_place
+from Middleware.utilities.discussions.key_salts import SALT_FILE, parse_salt
+from Middleware.utilities.encryption_utils import (
+    NO_CIPHER,
+    KeySalt,
+    cipher_for,
+    derive_encryption_key,
+    hash_api_key,
+    key_folder_name,
+)
 from Middleware.utilities.files.file_access import process_lock
 from Tests.integration.permissions import without_root_rights
-from Tests.scripts.rekey_lab import CONTENT, NEW, OLD, SECRET, USER, RekeyLab, cipher_of
+from Tests.scripts.rekey_lab import CONTENT, NEW, OLD, SALT, SECRET, USER, RekeyLab, cipher_of
 
 SCRIPTS = Path(__file__).parents[2] / "Scripts"
 KEYS = ("--api-key", OLD, "--new-api-key", NEW)
@@ -101,7 +111,7 @@ def test_a_new_key(lab: RekeyLab, tool: Tool) -> None:
     assert tool(*KEYS) == 0 and not lab.old.exists() and not lab.in_clear()
     for name in ("d1", "d2"):
         lab.check(lab.new / name, NEW)
-    assert [path.name for path in lab.root.iterdir()] == [lab.new.name]
+    assert sorted(path.name for path in lab.root.iterdir()) == [SALT_FILE, lab.new.name]
 
 
 def test_decrypting(lab: RekeyLab, tool: Tool) -> None:
@@ -196,7 +206,7 @@ def test_the_same_key_for_a_name_spelled_otherwise(lab: RekeyLab) -> None:
     lab.fill("d1", cipher_of(OLD, USER))
     arguments = lab.arguments("--api-key", OLD, "--new-api-key", OLD, "--yes")[2:]
     assert rekey_encrypted_files.main(["--user", USER.upper(), *arguments]) == 0
-    lab.check(lab.old / "d1", OLD, USER.upper())
+    lab.check(lab.root / key_folder_name(OLD, SALT) / "d1", OLD, USER.upper())
 
 
 def test_the_server_reads_it_afterwards(lab: RekeyLab, tool: Tool) -> None:
@@ -244,7 +254,8 @@ def test_a_rehearsal_on_a_copy_leaves_the_installation_alone(
     assert {path: path.read_bytes() for path in live.rglob("*") if path.is_file()} == before
     out = capsys.readouterr().out
     (line,) = [line for line in out.splitlines() if line.startswith(f"{live} ")]
-    again = line.partition("the same keys: ")[2]
+    _, salt, again = re.split("change it, too, copy | there, and run this with the same keys: ", line)
+    shutil.copy(salt, live.parent)
     assert own_command("rekey", "--User", USER) in again and str(live.parent) in again
     assert OLD not in out and NEW not in out
     assert rekey_encrypted_files.main([*words, "--DiscussionDirectory", str(live.parent)]) == 0
@@ -334,7 +345,7 @@ def test_no_such_user(lab: RekeyLab) -> None:
 
 
 def test_no_such_folder(lab: RekeyLab, tool: Tool) -> None:
-    assert tool(*KEYS) == 1 and lab.old.name in tool.err and not lab.root.exists()
+    assert tool(*KEYS) == 1 and key_folder_name(OLD, SALT) in tool.err and os.listdir(lab.root) == [SALT_FILE]
 
 
 def test_run_again_when_all_is_done(lab: RekeyLab, tool: Tool) -> None:
@@ -530,7 +541,96 @@ def test_killed_at_any_moment_and_run_again(lab: RekeyLab, tool: Tool, moment: s
     assert tool(*KEYS) == 0
     lab.check(lab.new / "d1", NEW)
     lab.check(lab.new / "d2", NEW)
-    assert not lab.in_clear() and [path.name for path in lab.root.iterdir()] == [lab.new.name]
+    assert not lab.in_clear() and sorted(path.name for path in lab.root.iterdir()) == [SALT_FILE, lab.new.name]
+
+
+SOURCES = {
+    "format 1": (False, True),
+    "format 2": (True, True),
+    "1, in clear": (False, False),
+    "2, in clear": (True, False),
+}
+TARGETS = ("a new key", "the same key", "no key", "a key with data in format 1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("second, encrypted", list(SOURCES.values()), ids=list(SOURCES))
+def test_from_each_format_to_each_with_a_kill_between(
+    lab: RekeyLab, tool: Tool, second: bool, encrypted: bool, target: str
+) -> None:
+    salt = SALT if second else None
+    for name in ("d1", "d2"):
+        lab.fill(name, cipher_of(OLD, salt=salt) if encrypted else NO_CIPHER)
+    upgraded = lab.root / key_folder_name(OLD, SALT)
+    if second:
+        os.rename(lab.old, upgraded)
+    expected: dict[str, tuple[str | None, Path, KeySalt | None]] = {
+        "a new key": (NEW, lab.new, SALT),
+        "the same key": (OLD, upgraded, SALT),
+        "no key": (None, upgraded if second else lab.old, None),
+        "a key with data in format 1": (NEW, lab.root / hash_api_key(NEW), None),
+    }
+    new, folder, salt = expected[target]
+    if target == TARGETS[3]:
+        folder.mkdir()
+    keys = {"WILMER_API_KEY": OLD, **({"WILMER_NEW_API_KEY": new} if new else {})}
+    killed = lab.start("--yes", keys=keys, before=MOMENTS["step 9"].format(root=str(lab.root), killed=KILLED))
+    assert killed.returncode == KILLED, killed.stderr
+    words = ("--api-key", OLD, *(("--new-api-key", new) if new else ()))
+    if target == TARGETS[3]:
+        assert tool(*words) == 1 and "by hand" in tool.err
+        folder.rmdir()
+        os.rename(upgraded if second else lab.old, folder)
+    else:
+        assert tool(*words) == 0
+    for name in ("d1", "d2"):
+        lab.check(folder / name, new, salt=salt)
+    assert sorted(path.name for path in lab.root.iterdir()) == sorted([SALT_FILE, folder.name])
+    # What the server finds with this key.
+    assert key_place(new or OLD, USER).name == folder.name
+
+
+def test_a_change_of_format_goes_on_in_the_other_place(lab: RekeyLab) -> None:
+    live = lab.copy_into_installation(lab.fill("d1", cipher_of(OLD)))
+    words = ["--user", USER, "--ConfigDirectory", str(lab.config.root), "--api-key", OLD, "--new-api-key", OLD, "--yes"]
+    away = live.rename(live.with_name("away"))
+    assert rekey_encrypted_files.main(words) == 0
+    away.rename(live)
+    assert rekey_encrypted_files.main(words) == 0
+    for root in (lab.root, live.parent):
+        lab.check(root / key_folder_name(OLD, SALT) / "d1", OLD)
+
+
+def test_the_salt_is_made_before_the_first_file_is_changed(lab: RekeyLab, tool: Tool) -> None:
+    """And not for a key that has nothing, nor by somebody who says no."""
+    (lab.root / SALT_FILE).unlink()
+    assert tool(*KEYS) == 1 and not list(lab.root.iterdir())
+    lab.fill("d1", cipher_of(OLD))
+    assert tool(*KEYS, answer="N\n") == 1 and os.listdir(lab.root) == [lab.old.name]
+    killed = lab.start(
+        "--yes",
+        keys={"WILMER_API_KEY": OLD, "WILMER_NEW_API_KEY": NEW},
+        before=MOMENTS["step 9"].format(root=str(lab.root), killed=KILLED),
+    )
+    assert killed.returncode == KILLED, killed.stderr
+    made = parse_salt((lab.root / SALT_FILE).read_text(encoding="utf-8"), "")
+    assert made != SALT and tool(*KEYS) == 0
+    folder = lab.root / key_folder_name(NEW, made)
+    assert cipher_for(derive_encryption_key(NEW, USER, made)).decrypt((folder / "d1/memories.json").read_bytes())
+
+
+@pytest.mark.parametrize("content", ["{", '{"version": 3}', None], ids=["damaged", "newer", "missing"])
+def test_a_salt_that_cannot_be_used_stops_it(lab: RekeyLab, tool: Tool, content: str | None) -> None:
+    lab.fill("d1", cipher_of(OLD))
+    (lab.root / SALT_FILE).unlink()
+    if content is None:
+        lab.new.mkdir()
+    else:
+        (lab.root / SALT_FILE).write_text(content, encoding="utf-8")
+    before = lab.everything()
+    assert tool(*KEYS) == 1 and tool.err.startswith(f"{lab.root / SALT_FILE}: {SALT_FILE} is ")
+    assert lab.everything() == before
 
 
 def test_interrupted_after_the_folder_got_its_name(lab: RekeyLab, tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -546,7 +646,7 @@ def test_interrupted_after_the_folder_got_its_name(lab: RekeyLab, tool: Tool, mo
     shutil.rmtree(lab.root)
     os.rename(third, lab.root)  # the journal says nothing of the next change of key
     assert tool("--api-key", NEW, "--new-api-key", OLD) == 0 and not list(lab.root.rglob(rekey_journal.NAME))
-    lab.check(lab.old / "d1", OLD)
+    lab.check(lab.root / key_folder_name(OLD, SALT) / "d1", OLD)
 
 
 def _interrupt(folder: str) -> None:

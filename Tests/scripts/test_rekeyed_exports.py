@@ -147,7 +147,7 @@ WAYS: tuple[Callable[[ExportLab], str], ...] = (
 def test_exports_follow_to_the_new_key(lab: ExportLab, way: Callable[[ExportLab], str]) -> None:
     others = {path.name: path.read_bytes() for path in lab.exports("other")}
     key = way(lab)
-    assert json.loads(cipher_of(key).decrypt(lab.own.read_bytes()))["discussionId"] == NAME
+    assert json.loads(lab.reader(NAME, key).cipher.decrypt(lab.own.read_bytes()))["discussionId"] == NAME
     if key != OLD:
         with pytest.raises(DataKeyError):
             cipher_of(OLD).decrypt(lab.own.read_bytes())

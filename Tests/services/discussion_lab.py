@@ -14,6 +14,7 @@ from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities import config_utils
 from Middleware.utilities.config import paths
+from Middleware.utilities.discussions.client_keys import data_key, key_place
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key, hash_api_key
 from Middleware.utilities.hashing_utils import hash_content
@@ -81,7 +82,7 @@ class DiscussionLab:
     def reader(self, discussion_id: str, api_key: str | None = None) -> Reader:
         keys = NO_KEYS
         if api_key:
-            keys = DiscussionKeys(hash_api_key(api_key), derive_encryption_key(api_key, "tester"))
+            keys = DiscussionKeys(key_place(api_key, "tester").name, data_key(api_key, "tester"))
         return Reader(self.find(discussion_id), keys)
 
     def everything(self) -> dict[str, bytes]:

@@ -219,7 +219,7 @@ def test_encryption(lab: Lab, store: ResponseStore) -> None:
     assert history(store, name, mine) == [SECRET, f"<{SECRET}>"]
     # Keys with the same hash are still different keys.
     forged = Caller(("acc",), "sk-forged")
-    object.__setattr__(entry, "owner", ("acc", forged.key_hash))
+    object.__setattr__(entry, "owner", ("acc", forged.key_mark))
     assert store.response(forged, name) is None and store.items(forged, name) is None and lost(store, name, forged)
     # Without a key there is nothing to encrypt with, as in the files of discussions.
     assert not store._entries.get(stored(store)).encrypted

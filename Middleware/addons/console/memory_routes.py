@@ -153,7 +153,8 @@ def delete(call: Call) -> object:
         result = removal.remove(found.discussion)
         exports.remove(call.records.folder, found.reader, result)
     if call.query.get("runs") == "1":
-        call.records.archive.delete_discussion(found.discussion.discussion_id, call.viewer, found.discussion.key_hash)
+        names = call.viewer.key_names or {found.discussion.key_hash} - {None}
+        call.records.archive.delete_discussion(found.discussion.discussion_id, call.viewer, names)
     return {"deleted": result.deleted, "left": result.left}
 
 
@@ -204,23 +205,23 @@ def _visible(viewer: Viewer) -> Iterator[_Found]:
             raise ConsoleError(503, f"Conversations cannot be shown now: {error}.") from None
         for one in found:
             place = (os.path.realpath(one.root), one.key_hash, one.discussion_id)
-            if place not in known and (viewer.role == "operator" or one.key_hash == viewer.key_hash):
+            if place not in known and (viewer.role == "operator" or one.key_hash in viewer.key_names):
                 known.add(place)
-                yield _Found(one, user, keys)
+                yield _Found(one, user, keys.get(one.key_hash, NO_KEYS))
 
 
 def _users() -> list[str]:
     return config_utils.configured_users() or [config_utils.get_current_username()]
 
 
-def _keys(viewer: Viewer, users: Iterable[str]) -> DiscussionKeys:
-    """Return what the session's key stands for: with the encryption of the first user who wants it."""
-    keys = NO_KEYS
+def _keys(viewer: Viewer, users: Iterable[str]) -> dict[str | None, DiscussionKeys]:
+    """Return what the session's key stands for, by its folder: with the encryption of the first user who wants it."""
+    keys: dict[str | None, DiscussionKeys] = {}
     for user in users if viewer.role != "operator" else ():
         with _as_user(user):
-            keys = discussion_keys(viewer.api_key)
-        if keys.encryption_key is not None:
-            break
+            found = discussion_keys(viewer.api_key)
+        if keys.get(found.key_hash, NO_KEYS).encryption_key is None:
+            keys[found.key_hash] = found
     return keys
 
 

@@ -39,7 +39,6 @@ from Middleware.services.response_builder_service import current_model_name
 from Middleware.services.timestamp_service import FILE_NAME
 from Middleware.utilities import config_utils
 from Middleware.utilities.discussions.discussion_folder import stored_discussion
-from Middleware.utilities.encryption_utils import hash_api_key
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 
@@ -90,7 +89,7 @@ def repeating_request(call: Call, document: RunDocument, kind: str, span: int | 
     request = call.request or RequestContext(key_name=call.session.key_name)
     # Data of a discussion is that of the key with which the run was made.
     key = call.session.key
-    request.api_key = key if key is not None and hash_api_key(key) == facts["key_hash"] else None
+    request.api_key = key if facts["key_hash"] in call.viewer.key_names else None
     request.api_type, request.stream = OPENAI_CHAT, facts["stream"]
     request.kind, request.origin = kind, (facts["id"], span)
     request.asked_model = facts["model"] or ""

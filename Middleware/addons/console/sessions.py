@@ -25,7 +25,7 @@ from Middleware.addons.console.sign_in import read_code
 from Middleware.addons.records.console_folder import SECRET_BYTES
 from Middleware.addons.records.model import MICROSECONDS
 from Middleware.api.edge.access_keys import BEARER, AccessKeys, Grant, api_key_in
-from Middleware.utilities.encryption_utils import hash_api_key
+from Middleware.utilities.discussions.client_keys import key_names
 from Middleware.utilities.once import BoundedCache, Once
 from Middleware.utilities.text_utils import encode_text
 
@@ -96,7 +96,8 @@ class Session:
         from Middleware.addons.records.viewers import Viewer
 
         roles: dict[Role, ViewerRole] = {Role.OWN: "own", Role.ALL: "all", Role.OPERATOR: "operator"}
-        return Viewer(roles[self.role], hash_api_key(self.key) if self.key else None, self.users, self.key)
+        names = key_names(self.key, self.users) if self.key else frozenset()
+        return Viewer(roles[self.role], names, self.users, self.key)
 
 
 def _hash(token: str) -> bytes:

@@ -10,7 +10,7 @@ import logging
 import os
 import sqlite3
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,12 +26,12 @@ from Middleware.cli.arguments import (
     apply_directories,
 )
 from Middleware.cli.program import NotDoneError
-from Middleware.exceptions import DataKeyError, OperatorError, WilmerError
+from Middleware.exceptions import DataKeyError, KeySaltError, OperatorError, WilmerError
 from Middleware.services.memory.discussion_keys import DiscussionKeys, discussion_keys
 from Middleware.services.memory_service import MemoryService
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.paths import console_directory
-from Middleware.utilities.encryption_utils import hash_api_key
+from Middleware.utilities.discussions.client_keys import key_names
 from Middleware.utilities.files.file_access import atomic_write
 from Middleware.utilities.text_utils import counted, restore_braces
 
@@ -61,11 +61,13 @@ class Session:
     Attributes:
         keys: what the API key stands for; empty without one.
         key_folder: where to look for discussions; None: everywhere.
+        key_names: the names that the key has or had.
     """
 
     options: Options
     keys: DiscussionKeys
     key_folder: str | None
+    key_names: frozenset[str]
 
     def covers(self, discussion: catalog.StoredDiscussion) -> bool:
         return self.key_folder in (None, discussion.key_hash or catalog.NO_KEY)
@@ -176,12 +178,16 @@ def delete(session: Session) -> int:
     for left in result.left:
         memory_output.print_error(f"Not deleted: {left}")
     memory_output.say(f"{result.deleted} file(s) deleted.")
-    _offer_runs(discussion, session.options)
+    own = discussion.key_hash in session.key_names
+    _offer_runs(discussion, session.options, session.key_names if own else {discussion.key_hash} - {None})
     return 1 if result.left else 0
 
 
-def _offer_runs(discussion: catalog.StoredDiscussion, options: Options) -> None:
-    """Delete the runs of a discussion that the console has on disk, if the user wants that."""
+def _offer_runs(discussion: catalog.StoredDiscussion, options: Options, names: Collection[str | None]) -> None:
+    """Delete the runs of a discussion that the console has on disk, if the user wants that.
+
+    ``names``: those of its key.
+    """
     if not os.path.isdir(console_directory()):
         return
     # Imported here: no other command needs them.
@@ -201,7 +207,7 @@ def _offer_runs(discussion: catalog.StoredDiscussion, options: Options) -> None:
             )
         ):
             return
-        memory_output.say(f"{counted(archive.delete_discussion(name, operator, discussion.key_hash), 'run')} deleted.")
+        memory_output.say(f"{counted(archive.delete_discussion(name, operator, names), 'run')} deleted.")
 
 
 def _typed(question: str) -> str | None:
@@ -238,11 +244,18 @@ def main(arguments: Sequence[str], program: str = "memory_tool.py") -> int:
     """Run the command; return the exit status. Wrong arguments end with SystemExit 2."""
     options = _parser(program).parse_args(arguments)
     try:
-        session = _session(options)
+        # Makes the process use the configuration that was named.
+        apply_directories(options, [options.User] if options.User else [])
+        config_utils.user_settings()
+        key = key_of(options, ask=True)
         elsewhere = stored_elsewhere()
         place = elsewhere.chosen(options)
         with elsewhere.used_by(place, "memory") if place else contextlib.nullcontext():
-            return COMMANDS[options.command](session)
+            keys, user = discussion_keys(key), config_utils.get_current_username()
+            names = key_names(key, [user]) if key else frozenset()
+            return COMMANDS[options.command](Session(options, keys, options.key_folder or keys.key_hash, names))
+    except KeySaltError as error:
+        memory_output.print_error(f"{error.file}: {error}")
     except DataKeyError as error:
         memory_output.print_error(
             f"{error}, or encryptUsingApiKey of this user is off."
@@ -256,15 +269,6 @@ def main(arguments: Sequence[str], program: str = "memory_tool.py") -> int:
     except KeyboardInterrupt:
         memory_output.print_error("Stopped.")
     return 1
-
-
-def _session(options: Options) -> Session:
-    """Makes the process use the configuration that was named. Raises ConfigurationError for an unknown user."""
-    apply_directories(options, [options.User] if options.User else [])
-    config_utils.user_settings()
-    key = key_of(options, ask=True)
-    keys = discussion_keys(key)
-    return Session(options, keys, options.key_folder or (hash_api_key(key) if key else None))
 
 
 def key_of(options: Options, ask: bool) -> str:

@@ -75,14 +75,19 @@ def change_in_database(url: str, change: KeyChange) -> tuple[int, Result]:
                     f"The state database is in use by {counted(workers, 'running server')}. "
                     "Stop all servers, then run this again. Nothing was changed."
                 )
-            space = storable(get_discussions_space())
-            names = [
-                name
-                for name in discussion_names(connection)
-                if (name.space, name.key_hash) == (space, change.operation.old)
-            ]
-            for name in names:
-                _change(connection, name, change, result)
+            with discussions_of(url, "rekey"):
+                change = change.placed()
+                space = storable(get_discussions_space())
+                names = [
+                    (name, one)
+                    for name in discussion_names(connection)
+                    for one in change.sources()
+                    if name[:2] == (space, one.operation.old)
+                ]
+                if names:
+                    change.keep_salt()
+            for name, one in names:
+                _change(connection, name, one, result)
             return len(names), result
     except psycopg.Error as error:
         raise StateUnavailableError(f"The state database: {first_line(error)}. Run it again to go on.") from None

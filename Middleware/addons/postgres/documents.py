@@ -19,6 +19,7 @@ from psycopg.rows import TupleRow
 from Middleware.addons.postgres.database import Database, StateConnection
 from Middleware.addons.postgres.listing import list_discussions
 from Middleware.addons.postgres.session import WorkerSession, lock_key
+from Middleware.addons.postgres.stored_salts import store_salt, stored_salt
 from Middleware.exceptions import EarlyTerminationException, StateConflictError, StateUnavailableError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
@@ -26,7 +27,15 @@ from Middleware.utilities.config.users import get_discussions_space
 from Middleware.utilities.discussion_state import DiscussionState, ListedDiscussion
 from Middleware.utilities.discussions.discussion_folder import KEY_FOLDER, DiscussionFolder
 from Middleware.utilities.discussions.stored_files import cipher_of, encoded
-from Middleware.utilities.encryption_utils import Cipher, cipher_for, file_named, is_token
+from Middleware.utilities.encryption_utils import (
+    MOST_DERIVED_KEYS,
+    NAME_START,
+    Cipher,
+    KeySalt,
+    cipher_for,
+    file_named,
+    is_token,
+)
 from Middleware.utilities.files.file_access import PathLocks
 from Middleware.utilities.files.path_utils import folded_name, is_flat_name
 from Middleware.utilities.once import BoundedCache
@@ -99,6 +108,8 @@ class DatabaseDiscussions:
     def __init__(self, database: Database, session: WorkerSession) -> None:
         self.database, self.session = database, session
         self.cache: BoundedCache[tuple[str, ...], _Document] = BoundedCache(_CACHED_DOCUMENTS, _weight, _CACHED_BYTES)
+        self._salts: dict[str, KeySalt | None] = {}
+        self._without_data: BoundedCache[tuple[str, str], bool] = BoundedCache(MOST_DERIVED_KEYS)
 
     @property
     def worker(self) -> int:
@@ -120,6 +131,33 @@ class DatabaseDiscussions:
         self, discussion_id: str, key_hash: str | None = None, encryption_key: bytes | None = None
     ) -> DiscussionFolder | None:
         return None
+
+    def key_salt(self, user: str | None = None) -> KeySalt | None:
+        space = storable(get_discussions_space(user))
+        # Salts come only while no server runs, so each is read once.
+        if space not in self._salts:
+            self._salts[space] = self.database.run(lambda connection: stored_salt(connection, space), again=True)
+        return self._salts[space]
+
+    def keep_key_salt(self, salt: KeySalt, user: str | None = None) -> KeySalt:
+        space = storable(get_discussions_space(user))
+        self.database.run(lambda connection: store_salt(connection, space, salt), again=True)
+        self._salts.pop(space, None)
+        return self.key_salt(user) or salt
+
+    def has_key(self, name: str, user: str | None = None) -> bool:
+        place = storable(get_discussions_space(user)), name
+        # A server gives no data to a name that has none, but to that in format 2.
+        if place in self._without_data:
+            return False
+        try:
+            [(found,)] = self.database.read(_HOLDS_KEY, [*place, name])
+        # Nothing is stored without the database, which is reported where it is needed.
+        except StateUnavailableError:
+            return False
+        if not found and not name.startswith(NAME_START):
+            self._without_data.put(place, True)
+        return bool(found)
 
     def hold_data_of_a_key(self, discussion_id: str) -> bool:
         folded = folded_name(discussion_id)

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 
 import psycopg
 
@@ -21,6 +22,7 @@ from Middleware.addons.postgres.database_discussions import database_for_command
 from Middleware.addons.postgres.migrations import has_schema, migrate
 from Middleware.addons.postgres.moving import Outcome, as_user, discussions_in_files, move_in, move_out, spaces
 from Middleware.addons.postgres.stored_discussions import DiscussionName, discussion_names
+from Middleware.addons.postgres.stored_salts import salt_in, salt_out
 from Middleware.cli.arguments import (
     Parser,
     accept_launch_flags,
@@ -28,7 +30,8 @@ from Middleware.cli.arguments import (
 )
 from Middleware.cli.program import NotDoneError
 from Middleware.cli.running_server import servers_in
-from Middleware.exceptions import OperatorError, WilmerError
+from Middleware.exceptions import KeySaltError, OperatorError, WilmerError
+from Middleware.utilities.discussions.key_salts import KEY_FOLDER_2, SALT_FILE
 from Middleware.utilities.text_utils import counted
 
 DESCRIPTION = """Looks after the state database, which several workers share:
@@ -64,7 +67,7 @@ class TransferReport:
             self._fail(name, "a server is writing it just now; try again")
         except OSError as error:
             self._fail(name, error.strerror or str(error))
-        except (sqlite3.Error, ValueError) as error:
+        except (sqlite3.Error, ValueError, KeySaltError) as error:
             self._fail(name, str(error))
         else:
             if outcome == "differs":
@@ -162,9 +165,18 @@ def import_all(connection: StateConnection, options: Options) -> int:
     if options.source is not None and not os.path.isdir(options.source):
         raise NotDoneError(f"There is no folder {options.source}.")
     _warn_of_servers(connection, [options.source] if options.source else [space.root for space in spaces()])
+    roots = {space.name: options.source or space.root for space in spaces()}
+
+    def take_salt(space: str) -> None:
+        salt_in(connection, space, roots.get(space, options.source), dry_run=options.dry_run)
+
+    for space in roots if options.source is None else ():
+        report.count(SALT_FILE, partial(take_salt, space), "")
     for space, discussion in discussions_in_files(options.source):
 
         def act(space: str = space, discussion: StoredDiscussion = discussion) -> Outcome | None:
+            if KEY_FOLDER_2.fullmatch(discussion.key_hash or ""):
+                take_salt(space)
             return move_in(connection, space, discussion, replace=options.replace, dry_run=options.dry_run)
 
         report.count(_display(discussion.key_hash, discussion.discussion_id), act, "in the database")
@@ -179,10 +191,14 @@ def export_all(connection: StateConnection, options: Options) -> int:
     report = TransferReport()
     _warn_of_servers(connection, [options.target] if options.target else [space.root for space in spaces()])
     targets = _Targets(options.target)
+    for space in spaces() if options.target is None and not options.ids else ():
+        report.count(SALT_FILE, partial(salt_out, connection, space.name, space.root), "")
     for name in names:
 
         def act(name: DiscussionName = name) -> Outcome | None:
             root, present = targets.of(name)
+            if KEY_FOLDER_2.fullmatch(name.key_hash):
+                salt_out(connection, name.space, root)
             return move_out(connection, name, root, present, replace=options.replace)
 
         report.count(_display(name.key_hash, name.discussion_id), act, "in the folder")

@@ -34,9 +34,10 @@ from Middleware.addons.postgres.stored_discussions import DiscussionName, discus
 from Middleware.api.running.running_requests import running_requests
 from Middleware.cli.program import StartError, say
 from Middleware.common import instance_global_variables as instance
-from Middleware.exceptions import ConfigurationError, OperatorError, StateUnavailableError
+from Middleware.exceptions import ConfigurationError, OperatorError, StateUnavailableError, WilmerError
 from Middleware.models.process import process
 from Middleware.utilities.command_lines import own_command
+from Middleware.utilities.config.users import configured_users
 from Middleware.utilities.discussion_state import Discussions
 from Middleware.utilities.discussions.discussion_folder import discussions
 from Middleware.utilities.http.via import own_server
@@ -87,10 +88,20 @@ def start_worker(url: str) -> StateWorker:
         worker.on_stop = presence.leave
         running_requests().on_drain = presence.drain
         worker.start(say)
+        _look_for_salts()
     except StateStartError as error:
         raise StartError(f"--database: {error}") from None
     _warn_of_files(worker, in_files)
     return worker
+
+
+def _look_for_salts() -> None:
+    """Read the salts of the served users: a client is answered while the database is away, with what is known."""
+    users: list[str | None] = [*configured_users()]
+    for user in users or [None]:
+        # A mistake is reported to the client whom it concerns.
+        with contextlib.suppress(WilmerError):
+            process().one(discussions).key_salt(user)
 
 
 def _names_in_files() -> set[DiscussionName]:

@@ -271,13 +271,13 @@ class RunArchive:
         """Delete all runs that have ended and that the viewer may delete; return their number."""
         return self._delete_where(RunQuery(), viewer)
 
-    def delete_discussion(self, discussion: str, viewer: Viewer, key_hash: str | None = None) -> int:
-        """Delete the runs of a discussion; return their number. ``key_hash``: only those of this key."""
-        return self._delete_where(RunQuery(discussion=discussion), viewer, key_hash)
+    def delete_discussion(self, discussion: str, viewer: Viewer, names: Collection[str | None] = ()) -> int:
+        """Delete the runs of a discussion; return their number. ``names``: only those of the key with these names."""
+        return self._delete_where(RunQuery(discussion=discussion), viewer, names)
 
-    def _delete_where(self, query: RunQuery, viewer: Viewer, key_hash: str | None = None) -> int:
+    def _delete_where(self, query: RunQuery, viewer: Viewer, names: Collection[str | None] = ()) -> int:
         def wanted(facts: RunFacts) -> bool:
-            return viewer.changes(facts) and (key_hash is None or facts["key_hash"] == key_hash)
+            return viewer.changes(facts) and (not names or facts["key_hash"] in names)
 
         self._store.flush()
         known = self._ring.documents()

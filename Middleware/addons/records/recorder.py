@@ -23,7 +23,7 @@ from Middleware.models.request_context import RequestContext, SentRequest, curre
 from Middleware.models.run_step import Step
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.node import NODE, WORKFLOW_FILE
-from Middleware.utilities.encryption_utils import hash_api_key
+from Middleware.utilities.discussions.client_keys import key_name
 from Middleware.utilities.once import BoundedCache
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ class RunRecorder:
     def request_read(self, request: RequestContext, sent: SentRequest) -> None:
         run = self._runs.get(request.request_id)
         if run is not None:
-            key_hash = hash_api_key(request.api_key) if request.api_key else None
-            run.read(request, sent, config_utils.get_current_username(), key_hash)
+            user = config_utils.get_current_username()
+            run.read(request, sent, user, key_name(request.api_key, user))
 
     def request_failed(self, request: RequestContext, error: BaseException, message: str) -> None:
         run = self._runs.get(request.request_id)

@@ -19,13 +19,13 @@ class Viewer:
 
     Attributes:
         role: ``own``: runs of this very key; ``all``: runs of the users of the key; ``operator``: all runs.
-        key_hash: that of the key, as in ``RunFacts``; None for an operator.
+        key_names: what ``RunFacts`` may have for the key; empty for an operator.
         users: the users of the key; None for all users.
         api_key: the key itself, which decrypts; None for an operator.
     """
 
     role: ViewerRole
-    key_hash: str | None = None
+    key_names: frozenset[str] = frozenset()
     users: frozenset[str] | None = None
     api_key: str | None = field(default=None, repr=False)
 
@@ -55,4 +55,4 @@ class Viewer:
     def _made(self, facts: RunOwner) -> bool:
         """Return whether the run was made with the viewer's key."""
         # A run without a key does not belong to a user.
-        return self.role != "operator" and self.key_hash is not None and facts["key_hash"] == self.key_hash
+        return self.role != "operator" and facts["key_hash"] in self.key_names

@@ -31,6 +31,7 @@ from Middleware.api.dialects import Dialect, dialect_of
 from Middleware.exceptions import OperatorError, WilmerError
 from Middleware.utilities.command_lines import command, own_command
 from Middleware.utilities.config.paths import KEY_FILE as KEY_FILE
+from Middleware.utilities.discussions.client_keys import key_name
 from Middleware.utilities.encryption_utils import SHORT_KEY
 from Middleware.utilities.files.file_access import file_signature, is_unsettled
 from Middleware.utilities.once import Once
@@ -263,8 +264,8 @@ def idempotency_key_in(environ: WSGIEnvironment) -> str | None:
     if not 0 < len(value) <= MAX_IDEMPOTENCY_KEY:
         return None
     api_key = api_key_of(environ)
-    owner = hashlib.sha256(api_key.encode("utf-8")).hexdigest()[:16] if api_key else "anon"
-    return f"{owner}:{value}"
+    owner = key_name(api_key, None) if api_key else "anon"
+    return f"{owner}:{value}" if owner else None
 
 
 def _digests(text: str) -> set[bytes]:

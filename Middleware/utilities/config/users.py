@@ -352,20 +352,36 @@ def categorization_workflow_name() -> str:
 
 def get_discussions_root_directory() -> str:
     """Return the folder that contains the folders of discussions."""
+    return current_outside().discussions_root or own_discussions_root()
+
+
+def own_discussions_root(user: str | None = None) -> str:
+    """Return the folder of the discussions of ``user`` (None: the current one), also where a trial uses another."""
     return choose_directory(
-        current_outside().discussions_root or instance.DISCUSSION_DIRECTORY,
-        user_setting("discussionDirectory"),
+        instance.DISCUSSION_DIRECTORY,
+        _discussion_directory(user),
         os.path.join(get_root_public_directory(), "DiscussionIds"),
         "discussionDirectory",
     )
 
 
-def get_discussions_space() -> str:
-    """Return the name that the state database has for the folder of discussions: users who share it share these."""
-    configured = user_setting("discussionDirectory")
+def get_discussions_space(user: str | None = None) -> str:
+    """Return the name that the state database has for the folder of discussions: users who share it share these.
+
+    ``user``: whose; None: the current one's.
+    """
+    configured = _discussion_directory(user)
     if clean_directory(instance.DISCUSSION_DIRECTORY) or not isinstance(configured, str):
         return ""
     return configured.strip().rstrip("/\\")
+
+
+def _discussion_directory(user: str | None) -> object:
+    if user is None:
+        return user_setting("discussionDirectory")
+    # What was stored of a user may outlive the user's file.
+    settings = settings_for(user) if find_user_file(user) else {}
+    return USER["discussionDirectory"].of(settings)
 
 
 def get_lock_database_directory(user: str | None = None) -> str:

@@ -24,6 +24,7 @@ from Middleware.utilities.discussion_state import (
     DiscussionState,
     ListedDiscussion,
 )
+from Middleware.utilities.discussions.key_salts import KEY_FOLDER_2, SaltFiles
 from Middleware.utilities.discussions.stored_files import (
     PRIVATE_FILE,
     PRIVATE_FOLDER,
@@ -32,7 +33,7 @@ from Middleware.utilities.discussions.stored_files import (
     read_stored,
     write_stored,
 )
-from Middleware.utilities.encryption_utils import Cipher, cipher_for
+from Middleware.utilities.encryption_utils import Cipher, KeySalt, cipher_for
 from Middleware.utilities.files.file_access import find_file_ignoring_case, process_lock
 from Middleware.utilities.files.path_utils import folded_name, is_flat_name
 from Middleware.utilities.once import BoundedCache
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The form of the names that ``hash_api_key`` returns.
-KEY_FOLDER = re.compile("[0-9a-f]{16}")
+# The form of the names that ``key_folder_name`` returns.
+KEY_FOLDER = re.compile(f"[0-9a-f]{{16}}|{KEY_FOLDER_2.pattern}")
 # In seconds: FAT stores the time of a change only that precisely.
 _TICK = 2.0
 # One for each user with a folder of discussions; beyond that the folders are listed again.
@@ -253,6 +254,15 @@ class DiscussionFolders:
     ) -> DiscussionFolder | None:
         return DiscussionFolder(discussion_id, key_hash, encryption_key)
 
+    def key_salt(self, user: str | None = None) -> KeySalt | None:
+        return process().one(SaltFiles).read(_own_roots(user))
+
+    def keep_key_salt(self, salt: KeySalt, user: str | None = None) -> KeySalt:
+        return process().one(SaltFiles).keep(_own_roots(user), salt)
+
+    def has_key(self, name: str, user: str | None = None) -> bool:
+        return any(os.path.isdir(os.path.join(root, name)) for root in _own_roots(user))
+
     def hold_data_of_a_key(self, discussion_id: str) -> bool:
         # Other spellings of the name count too: file systems may ignore case and invisible characters.
         if not KEY_FOLDER.fullmatch(folded_name(discussion_id)):
@@ -262,6 +272,10 @@ class DiscussionFolders:
                 return any(map(os.path.isdir, entries))
         except (OSError, ValueError):
             return False
+
+
+def _own_roots(user: str | None) -> tuple[str, str]:
+    return users.own_discussions_root(user), os.path.join(paths.own_public_directory(), "DiscussionIds")
 
 
 def discussions() -> Discussions:

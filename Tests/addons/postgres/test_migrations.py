@@ -22,6 +22,7 @@ TABLES = {
     "chunk_failures",
     "workflow_locks",
     "sessions",
+    "key_salts",
 }
 UNLOGGED = {"workers", "gate", "idempotency", "cancellations", "keepsakes"}
 

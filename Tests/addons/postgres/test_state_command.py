@@ -20,14 +20,24 @@ from Middleware.addons.postgres import moving, state_command
 from Middleware.addons.postgres.database_discussions import database_for_command, discussions_of
 from Middleware.addons.postgres.memory_rows import PostgresMemories
 from Middleware.addons.postgres.session import NUMBERS
+from Middleware.addons.postgres.stored_salts import stored_salt
 from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.cli.running_server import announced
 from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import KeySaltError
 from Middleware.models.process import process
 from Middleware.utilities.discussion_state import MEMORIES
+from Middleware.utilities.discussions.client_keys import data_key
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder, discussions
+from Middleware.utilities.discussions.key_salts import SALT_FILE, salt_text
 from Middleware.utilities.discussions.vector_memory import VectorMemories
-from Middleware.utilities.encryption_utils import cipher_for, derive_encryption_key, hash_api_key
+from Middleware.utilities.encryption_utils import (
+    KeySalt,
+    cipher_for,
+    derive_encryption_key,
+    hash_api_key,
+    key_folder_name,
+)
 from Middleware.utilities.files.file_access import process_lock
 from Tests.addons.postgres.test_documents import Worker
 from Tests.postgres_lab import open_database
@@ -316,14 +326,17 @@ def test_only_what_is_asked_for_is_exported(full: StateLab, tmp_path: Path) -> N
 
 
 def test_the_schema_is_made_once(lab: StateLab) -> None:
-    assert lab.run("upgrade")[:2] == (0, ["The schema is up to date; applied: 0001_start, 0002_keepsakes."])
+    assert lab.run("upgrade")[:2] == (
+        0,
+        ["The schema is up to date; applied: 0001_start, 0002_keepsakes, 0003_key_salts."],
+    )
     assert lab.run("upgrade")[:2] == (0, ["The schema is up to date; applied: nothing."])
 
 
 def test_status(full: StateLab, database_url: str) -> None:
     full.run("import")
     status, out, err = full.run("status")
-    assert (status, err) == (0, []) and out[0].startswith("PostgreSQL ") and ", schema 2, " in out[0]
+    assert (status, err) == (0, []) and out[0].startswith("PostgreSQL ") and ", schema 3, " in out[0]
     assert out[1:] == ["0 workers", "4 discussions, 12 documents, 6 searchable memories."]
     with contextlib.ExitStack() as stack:
         workers = [Worker(database_url, stack) for _ in range(3)]
@@ -431,18 +444,23 @@ def test_the_command_rekey_works_on_the_database(
     status, out, _ = rekey(full, monkeypatch, capsys)
     assert status == 0 and out.startswith("2 conversation(s) encrypted with the new key.")
     assert full.everything() == before
-    new = cipher_for(derive_encryption_key(NEW, "tester"))
     with closing(open_database(database_url)) as database:
+        # The new key has format 2, which an older program would not find.
+        salt = database.run(lambda connection: stored_salt(connection, ""))
+        assert database.read("SELECT max(oldest_program) FROM wilmer.schema_version") == [(3,)]
+        new, folder = cipher_for(derive_encryption_key(NEW, "tester", salt)), key_folder_name(NEW, salt)
         names = database.read("SELECT key_hash, discussion_id FROM wilmer.discussions ORDER BY discussion_id")
-        assert names == [("", "odd"), (hash_api_key(NEW), "open"), ("", "plain"), (hash_api_key(NEW), "secret")]
+        assert salt and names == [("", "odd"), (folder, "open"), ("", "plain"), (folder, "secret")]
         rows = database.read(
             "SELECT content FROM wilmer.documents JOIN wilmer.discussions d ON d.id = discussion WHERE key_hash <> ''"
         )
         assert len(rows) == 6 and all(new.decrypt(bytes(content)) for (content,) in rows)
         for name in ("secret", "open"):
-            with PostgresMemories(database, "", hash_api_key(NEW), name, cipher=new) as memories:
+            with PostgresMemories(database, "", folder, name, cipher=new) as memories:
                 assert [row["memory_text"] for row in memories.keyword_search("ledger")] == ["Mara hid the ledger."]
                 assert len(memories.embeddings("embedder")) == 1
+    monkeypatch.setenv("WILMER_API_KEY", NEW)
+    assert "Mara hid the ledger." in run_memory(capsys, full, "show", "secret")
     status, _, err = rekey(full, monkeypatch, capsys)
     assert status == 1 and "nothing is stored for this API key" in err
 
@@ -462,10 +480,67 @@ def test_exports_of_the_console_get_the_new_key_too(
     monkeypatch.setenv("WILMER_NEW_API_KEY", NEW)
     assert rekey(full, monkeypatch, capsys)[0] == 0
     [export] = folder.iterdir()
-    assert cipher_for(derive_encryption_key(NEW, "tester")).decrypt(export.read_bytes())
     with discussions_of(database_url, "memory"):
+        assert cipher_for(data_key(NEW, "tester")).decrypt(export.read_bytes())
         exports.remove(console, full.reader("secret", NEW), Removal())
     assert list(folder.iterdir()) == []
+
+
+def run_memory(capsys: pytest.CaptureFixture[str], lab: StateLab, *words: str) -> str:
+    lab.config.user(encryptUsingApiKey=True)
+    capsys.readouterr()
+    assert memory_command([*words, "--ConfigDirectory", str(lab.config.root), "--User", "tester"]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_salt_goes_along(
+    full: StateLab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, database_url: str
+) -> None:
+    """Into the database and back; and another one, or running servers, which would not see it, are refused."""
+    monkeypatch.setenv("WILMER_NEW_API_KEY", NEW)
+    monkeypatch.delenv("WILMER_DATABASE_URL")
+    assert rekey(full, monkeypatch, capsys)[0] == 0
+    monkeypatch.setenv("WILMER_DATABASE_URL", database_url)
+    assert full.run("import", "--dry-run")[0] == 0
+    with contextlib.ExitStack() as stack:
+        Worker(database_url, stack)
+        status, out, err = full.run("import")
+        assert status == 1 and out[-1].startswith("2 discussions imported")
+        assert len(err) == 3 and all("running servers would not see the new key-salt.json" in line for line in err)
+    assert full.run("import") == (0, ["2 discussions imported, 2 known, 0 differ"], [])
+    monkeypatch.setenv("WILMER_API_KEY", NEW)
+    assert "Mara hid the ledger." in run_memory(capsys, full, "show", "secret")
+    own, out = full.root / SALT_FILE, full.root.parent / "out"
+    assert full.run("export", "--to", str(out)) == (0, ["4 discussions exported, 0 known, 0 differ"], [])
+    assert documents(out) == documents(full.root) and (out / SALT_FILE).read_bytes() == own.read_bytes()
+    for folder, words in ((full.root, ["import"]), (out, ["export", "--to", str(out)])):
+        (folder / SALT_FILE).write_text(salt_text(KeySalt(bytes(32))), encoding="utf-8")
+        status, told, err = full.run(*words)
+        assert status == 1 and told[-1].endswith("2 known, 0 differ")
+        assert any("the folder has another key-salt.json than the database" in line for line in err)
+    own.write_text("{}", encoding="utf-8")
+    status, told, err = full.run("import")
+    assert status == 1 and any("key-salt.json is damaged" in line for line in err)
+    with closing(open_database(database_url)) as database:
+        database.write("DELETE FROM wilmer.key_salts")
+        with pytest.raises(KeySaltError, match="is missing, and the conversations of 1 API key "):
+            database.run(lambda connection: stored_salt(connection, ""))
+
+
+def test_a_change_of_format_goes_on_after_an_interruption(
+    full: StateLab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, database_url: str
+) -> None:
+    """Some discussions have the name of format 2 then, and the others still that of format 1."""
+    full.run("import")
+    monkeypatch.setenv("WILMER_NEW_API_KEY", KEY)
+    assert rekey(full, monkeypatch, capsys)[0] == 0
+    assert full.run("import") == (0, ["2 discussions imported, 2 known, 0 differ"], [])  # those of format 1 again
+    with closing(open_database(database_url)) as database:
+        database.write("DELETE FROM wilmer.discussions WHERE key_hash LIKE 'v2-%%' AND discussion_id = 'secret'", [])
+        assert rekey(full, monkeypatch, capsys)[0] == 1  # one name is taken
+        names = database.read("SELECT discussion_id FROM wilmer.discussions WHERE key_hash = %s", [HASH])
+        assert names == [("open",)]
+    assert "Mara hid the ledger." in run_memory(capsys, full, "show", "secret", "--api-key", KEY)
 
 
 def test_rekey_leaves_alone_what_it_cannot_change(

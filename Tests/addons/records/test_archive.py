@@ -16,8 +16,8 @@ from Tests.addons.records.records_lab import Ring, message, run
 
 MINE, OTHERS = "sk-mine-0123456789", "sk-others-0123456789"
 VIEWERS = {
-    "own": Viewer("own", hash_api_key(MINE), frozenset({"me"}), MINE),
-    "all": Viewer("all", hash_api_key(MINE), frozenset({"me", "you"}), MINE),
+    "own": Viewer("own", frozenset({hash_api_key(MINE)}), frozenset({"me"}), MINE),
+    "all": Viewer("all", frozenset({hash_api_key(MINE)}), frozenset({"me", "you"}), MINE),
     "operator": Viewer("operator"),
 }
 # What each role sees of a run: nothing, its facts, its texts too; and whether it may change it.

@@ -148,12 +148,12 @@ def test_no_text_of_a_conversation_reaches_the_disk_in_clear(tmp_path, mode):
     assert SECRET_WORDS.encode() not in content
     assert ("seg-000001.db" in lab.files()) == (mode != "off")
     assert b'"server.port":8080' in content or mode == "off"
-    owner = Viewer("own", hash_api_key(KEY), None, KEY)
+    owner = Viewer("own", frozenset({hash_api_key(KEY)}), None, KEY)
     found = lab.archive.run(one.facts["id"], owner)
     if mode == "texts and encryption":
         assert found.facts["question"] == SECRET_WORDS and found.spans[2].texts["answer"] == SECRET_WORDS
         assert lab.archive.runs(RunQuery(), owner).runs[0]["answer"] == SECRET_WORDS
-        another = lab.archive.run(one.facts["id"], Viewer("own", hash_api_key(KEY), None, "sk-another-key-0123"))
+        another = lab.archive.run(one.facts["id"], replace(owner, api_key="sk-another-key-0123"))
         assert another.facts["question"] is None and another.spans[2].texts == {}
     elif mode != "off":
         assert found.facts["question"] is None and found.spans[2].texts == {}
@@ -439,7 +439,7 @@ def test_a_deleted_run_leaves_nothing_but_what_others_share(lab):
 
 
 def test_all_runs_of_a_viewer_are_deleted(lab):
-    mine = Viewer("own", hash_api_key(KEY), None, KEY)
+    mine = Viewer("own", frozenset({hash_api_key(KEY)}), None, KEY)
     own, others = run(key_hash=hash_api_key(KEY)), run()
     lab.record(own, others)
     assert lab.archive.delete_all(mine) == 1

@@ -21,7 +21,7 @@ from Tests.addons.records.records_lab import Ring, run, run_id
 STORED = Path(__file__).with_name("stored_console")
 KEY = "sk-0123456789abcdef"
 OPERATOR = Viewer("operator")
-VIEWERS = {"operator": OPERATOR, "own": Viewer("own", hash_api_key(KEY), None, KEY)}
+VIEWERS = {"operator": OPERATOR, "own": Viewer("own", frozenset({hash_api_key(KEY)}), None, KEY)}
 FIRST, WITH_CONFIG, PRIVATE, PINNED = map(run_id, (1, 2, 4, 6))
 
 

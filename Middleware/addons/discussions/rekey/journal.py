@@ -23,7 +23,7 @@ class OtherOperationError(OperatorError):
 
 @dataclass(frozen=True)
 class Operation:
-    """What is done to a key folder: ``old`` and ``new`` are hashes of API keys, ``new`` None to decrypt."""
+    """What is done to a key folder: ``old`` and ``new`` are names of key folders, ``new`` None to decrypt."""
 
     user: str
     old: str

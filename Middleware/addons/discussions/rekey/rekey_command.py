@@ -28,11 +28,12 @@ from Middleware.cli.arguments import (
 )
 from Middleware.cli.program import NotDoneError
 from Middleware.cli.running_server import servers_in
-from Middleware.exceptions import ConfigurationError, OperatorError, WilmerError
+from Middleware.exceptions import ConfigurationError, KeySaltError, OperatorError, WilmerError
 from Middleware.services.memory.discussion_keys import ENCRYPT_KEY
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import own_command
 from Middleware.utilities.config.paths import console_directory, own_public_directory
+from Middleware.utilities.discussions.key_salts import SALT_FILE
 from Middleware.utilities.discussions.stored_files import PRIVATE_FOLDER
 from Middleware.utilities.encryption_utils import SHORT_KEY
 from Middleware.utilities.files.file_access import retry_while_open
@@ -73,13 +74,15 @@ def main(arguments: Sequence[str], program: str = "rekey_encrypted_files.py") ->
         elsewhere = stored_elsewhere()
         if place := elsewhere.chosen(options):
             return _run_elsewhere(elsewhere, place, change, options)
-        roots = _DiscussionRoots.of(is_one_named=_names_a_folder(options))
+        change, roots = change.placed(), _DiscussionRoots.of(is_one_named=_names_a_folder(options))
         _print_other_folders(roots, change)
         _require_no_server(roots.selected)
         status = _run(change, roots.selected, options.yes)
         if status == 0 and change.new_key:
             _change_list(change.old_key, change.new_key, options.accepted_keys_file)
         return status
+    except KeySaltError as error:
+        print_error(f"{error.file}: {error}")
     except (OperatorError, WilmerError) as error:
         print_error(str(error))
     except OSError as error:
@@ -218,9 +221,11 @@ def _print_other_folders(roots: _DiscussionRoots, change: KeyChange) -> None:
             again = own_command(
                 "rekey", "--User", change.user, "--ConfigDirectory", configuration, "--DiscussionDirectory", root
             )
+            needs_salt = change.new and change.new.salt and not os.path.exists(os.path.join(root, SALT_FILE))
+            copy = f"copy {os.path.join(roots.selected[0], SALT_FILE)} there, and " if needs_salt else ""
             say(
-                f"{folder} is of the same key. It is left alone, as another folder was named. To change it, too, run "
-                f"this with the same keys: {again}"
+                f"{folder} is of the same key. It is left alone, as another folder was named. To change it, too, "
+                f"{copy}run this with the same keys: {again}"
             )
 
 
@@ -246,8 +251,9 @@ def _run_elsewhere(elsewhere: StoredElsewhere, place: str, change: KeyChange, op
             raise NotDoneError("Nothing was changed.")
     count, result = elsewhere.rekey(place, change)
     with elsewhere.used_by(place, "rekey"):
-        present = change.operation.new or change.operation.old
-        _change_exports((one for one in catalog.all_discussions() if one.key_hash == present), change)
+        for one in change.placed().sources():
+            present = one.operation.new or one.operation.old
+            _change_exports((found for found in catalog.all_discussions() if found.key_hash == present), one)
     if not count:
         raise NotDoneError(
             "In the state database, nothing is stored for this API key. Check the key, and the user; if "
@@ -266,19 +272,24 @@ def _run_elsewhere(elsewhere: StoredElsewhere, place: str, change: KeyChange, op
 
 def _run(change: KeyChange, roots: list[str], sure: bool) -> int:
     """Returns the exit status."""
-    folders = [path for root in roots if os.path.isdir(path := os.path.join(root, change.operation.old))]
-    if not folders:
+    found = [
+        (path, one)
+        for one in change.sources()
+        for root in roots
+        if os.path.isdir(path := os.path.join(root, one.operation.old))
+    ]
+    if not found:
         return _finish_interrupted(change, roots)
-    return max([_change_folder(folder, change, sure) for folder in folders])
+    return max([_change_folder(folder, one, sure) for folder, one in found])
 
 
 def _finish_interrupted(change: KeyChange, roots: list[str]) -> int:
     """Remove the journal of a run that was interrupted just before it would have. Raises NotDoneError if none was."""
-    operation = change.operation
+    operation, names = change.operation, [one.operation.old for one in change.sources()]
     for root in roots:
         folder = os.path.join(root, operation.new or "")
         content = rekey_journal.read(folder) if operation.new else {}
-        if rekey_journal.is_leftover(folder, content) and content["old"] == operation.old:
+        if rekey_journal.is_leftover(folder, content) and content["old"] in names:
             rekey_journal.remove(folder)
             say(f"{folder}: everything had been done.")
             return 0
@@ -309,6 +320,7 @@ def _change_folder(folder: str, change: KeyChange, sure: bool) -> int:
     )
     if not sure:
         _ask_for_backup(folder)
+    change.keep_salt()
     journal.save()
     result = change_all(folder, paths, change, journal)
     _report(result, change)

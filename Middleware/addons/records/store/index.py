@@ -20,8 +20,8 @@ from Middleware.addons.records.store import store_files
 from Middleware.addons.records.store.packing import document_of, text_ids
 from Middleware.addons.records.store.store_files import PINNED, UNPINNED
 from Middleware.addons.records.viewers import Viewer
-from Middleware.exceptions import DataKeyError
-from Middleware.services.memory.discussion_keys import data_key
+from Middleware.exceptions import ConfigurationError, DataKeyError
+from Middleware.utilities.discussions.client_keys import data_key
 from Middleware.utilities.encryption_utils import cipher_for
 from Middleware.utilities.json_data import compact_json, from_stored_json, to_stored_json
 from Middleware.utilities.once import Once
@@ -429,7 +429,8 @@ def _decrypted(token: bytes, user: str | None, viewer: Viewer) -> bytes | None:
         return None
     try:
         return cipher_for(data_key(viewer.api_key, user)).decrypt(token)
-    except DataKeyError:
+    # The second is about the file of the run's user, who may have been removed since.
+    except (DataKeyError, ConfigurationError):
         return None
 
 
@@ -489,7 +490,7 @@ def _add_search(database: sqlite3.Connection, query: RunQuery, viewer: Viewer) -
     def found(private: int, user: str | None, key_hash: str | None, *texts: str | None) -> bool:
         if private:
             sealed, texts = texts[5], texts[:5]
-            if sealed is not None and key_hash is not None and key_hash == viewer.key_hash:
+            if sealed is not None and key_hash in viewer.key_names:
                 texts = (*texts, *opened(sealed, user, viewer))
         # One text of all is quicker than one after the other. No query contains this character.
         return wanted in "\0".join(filter(None, texts)).casefold()
@@ -501,9 +502,9 @@ def _seen_by(viewer: Viewer) -> tuple[str, list[Value]]:
     """Return the SQL of ``Viewer.sees``."""
     if viewer.role == "operator":
         return "1", []
-    own = "(key_hash IS NOT NULL AND key_hash = ?)"
+    own, names = "key_hash IN (SELECT value FROM json_each(?))", json.dumps(sorted(viewer.key_names))
     if viewer.role == "own":
-        return own, [viewer.key_hash]
+        return own, [names]
     if viewer.users is None:
         return "1", []
-    return f"({own} OR user IN (SELECT value FROM json_each(?)))", [viewer.key_hash, json.dumps(sorted(viewer.users))]
+    return f"({own} OR user IN (SELECT value FROM json_each(?)))", [names, json.dumps(sorted(viewer.users))]
