@@ -110,11 +110,11 @@ _IN_COMMAND = tuple(
 _SIGN = re.compile(r"[=:@]|--\w")
 _COMMAND = re.compile(r"(?:^|\W|\\[nrt])curl(?:\.exe)?(?=\s|\\)")
 # In JSON with a mistake: what stands after the name of a secret, whatever marks are between the two. More than three
-# quotation marks are those of an empty value, and of the next key.
+# quotation marks with a comma between them are those of an empty value, and of the next key.
 _AFTER_NAME = re.compile(
     rf"(?i)(?:(?<!\\)[\"'][\w.-]*{SECRET_ENDING}"
     rf"|{SECRET_ENDING}(?=[\"']|[^\w\n]{{0,8}}[:=]\s*[\"'])|{_SURE})(?=[^\w\n])"
-    r"(?:[^\w\n\"']*[\"']){0,3}[^\w\n\"']*(?P<bare>[^\s\"',{}\[\]:\\](?:\\.|[^\"'\\\n]|(?<=\w)[\"'](?=[^\s,:}\]]))*)"
+    r"(?:(?:[^\w\n\"']*[\"']){0,3}[^\w\n\"']*|(?:[^\w\n\"',]*[\"']){4,6}[^\w\n\"',]*)(?P<bare>[^\s\"',{}\[\]:\\](?:\\.|[^\"'\\\n]|(?<=\w)[\"'](?=[^\s,:}\]]))*)"
 )
 # What is not a secret under any name: variables alone, and what is masked already.
 _WORD_OF_JSON = re.compile(r"true|false|null|[-+]?\d[\d.eE+-]{0,15}")

@@ -117,6 +117,8 @@ BROKEN = (
     f'{{[a": 1}}, "api-key": "p"{SECRET}", "b": "x"}}',
     f'{{"jwt" "{SECRET}", "signature"" "{SECRET}"}}',
     f'{{"passphrase": "a" "{SECRET}"}}',
+    f'{{"clientSecret""": "{SECRET}"}}',
+    f'{{"pwd"\':""eyJh.{SECRET}.sig-x"}}',
     f'{{\\access_key" : "p"${SECRET}"}}',
     f'{{"db_password:\\"": "{SECRET}"}}',
 )
