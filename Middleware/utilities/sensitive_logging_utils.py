@@ -18,27 +18,6 @@ MAX_IMAGE_CHARACTERS = 200
 MAX_TEXT_CHARACTERS = 1000
 # To look through more takes seconds, for which a request would wait.
 MAX_MASKED_CHARACTERS = 256 * 1024
-SECRET_KEYS = frozenset(
-    {
-        "apikey",
-        "api_key",
-        "api_secret",
-        "password",
-        "passwd",
-        "pwd",
-        "token",
-        "access_token",
-        "refresh_token",
-        "auth_token",
-        "bearer_token",
-        "secret",
-        "client_secret",
-        "authorization",
-        "auth",
-        "private_key",
-        "privatekey",
-    }
-)
 _RULE = "*" * 80
 
 # -- secrets in texts --------------------------------------------------------------------------------------------------
@@ -48,6 +27,7 @@ SECRET_ENDING = (
     r"(?:key|token|secret|passw(?:or)?d|passphrase|pwd|auth|authorization|credentials?|cookie|signature|jwt"
     r"|(?<![a-z])(?:sig|sas))"
 )
+_NAME = re.compile(rf"(?i){SECRET_ENDING}\W*\Z")
 _LINK = r"(?:[_.-]|%5f|%2d)?"
 _WORDS = r"(?:secret|passw(?:or)?d|passphrase|pwd|signature)"
 # Names that a prompt does not have as words: sorted(names, key=len) is not a secret.
@@ -119,6 +99,11 @@ _AFTER_NAME = re.compile(
 # What is not a secret under any name: variables alone, and what is masked already.
 _WORD_OF_JSON = re.compile(r"true|false|null|[-+]?\d[\d.eE+-]{0,15}")
 _SHOWN = re.compile(r"\s*(?:\$?\{[\w.]+\}\s*)+|\s*\*+(?:REDACTED\*+)?\s*")
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether the values under a key of this name are probably passwords, keys or the like."""
+    return _NAME.search(name) is not None
 
 
 def secret_spans(text: str, is_command: bool = False) -> list[tuple[int, int]]:

@@ -52,7 +52,7 @@ from Middleware.utilities.config.keys.node import FLOAT_FIELDS, NODE, NUMERIC_FI
 from Middleware.utilities.config.users import DEFAULT_WORKFLOW
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.json_data import strings_in
-from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
+from Middleware.utilities.sensitive_logging_utils import is_secret_name
 from Middleware.utilities.templates.substitution import has_braces
 from Middleware.utilities.text_utils import nearest
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
@@ -142,7 +142,7 @@ class _Check:
         for name, value in self.loaded.variables.items():
             if not isinstance(value, str) or "{" not in value or not self._is_used(name):
                 continue
-            rules = TextRules(names, partly=True, show=name.lower() not in SECRET_KEYS)
+            rules = TextRules(names, partly=True, show=not is_secret_name(name))
             for problem in check_names(value, rules):
                 yield self._at(
                     problem.severity,
@@ -202,7 +202,7 @@ class _Check:
                 rules = TextRules(
                     names,
                     self._partly,
-                    show=SECRET_KEYS.isdisjoint(str(name).lower() for name in (key.name, *keys)),
+                    show=not any(is_secret_name(str(name)) for name in (key.name, *keys)),
                     children=self._variables_of_children(view) if key.name in HANDED_DOWN else None,
                 )
                 for problem in _check_by_declaration(key, text, jinja, rules):

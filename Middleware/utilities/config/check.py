@@ -17,7 +17,7 @@ from Middleware.utilities.config.declarations import (
     number_from,
 )
 from Middleware.utilities.config.json_source import child
-from Middleware.utilities.sensitive_logging_utils import MASK, SECRET_KEYS, mask_text, mask_url
+from Middleware.utilities.sensitive_logging_utils import MASK, is_secret_name, mask_text, mask_url
 from Middleware.utilities.text_utils import nearest
 
 F = TypeVar("F")
@@ -322,7 +322,7 @@ def shortened(text: str, limit: int = MAX_QUOTED) -> str:
 
 def quoted(value: object, *keys: str) -> str:
     """Return a value as a message may show it. ``keys`` lead to it; the value of a secret-like key is masked."""
-    if any(key.lower() in SECRET_KEYS for key in keys):
+    if any(map(is_secret_name, keys)):
         return MASK
     if isinstance(value, str):
         # An address stands alone; a command with one has secrets elsewhere, too.

@@ -8,15 +8,9 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
-from Middleware.exceptions import ConfigSyntaxError
+from Middleware.utilities.config.file_secrets import Span, find_secrets
 from Middleware.utilities.config.json_source import JsonSource
-from Middleware.utilities.sensitive_logging_utils import (
-    MASK,
-    SECRET_ENDING,
-    joined_spans,
-    secret_spans,
-    spans_after_names,
-)
+from Middleware.utilities.sensitive_logging_utils import MASK
 
 # The longest part of a line to show: with the line number in front it must fit on a terminal of 120 columns.
 MAX_COLUMNS = 100
@@ -26,17 +20,12 @@ TAB_COLUMNS = 4
 # A report goes through its findings by file, so a few files at a time are enough.
 MAX_SOURCES = 16
 
-_SECRET_KEY = re.compile(rf"(?i){SECRET_ENDING}\W*\Z")
 # Arguments of programs and headers are as often secrets as not, and nothing in their text says which.
 _SECRET_HOLDERS = frozenset({"args", "arguments", "env", "headers"})
-_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"?|\'(?:[^\'\\]|\\.)*\'?|[^\s,:{}\[\]"\']+')
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"']+")
 _MARKED = re.compile(r'"(?:[^"\\]|\\.)*"?|[\w.+-]+|.')
-# What is not a secret under any key: a number, and a placeholder alone.
-_PLAIN = re.compile(r"true|false|null|[-+]?\d[\d.eE+-]{0,15}|([\"'])\{\w+\}\1")
+_NUMBER = re.compile(r"[-+]?\d[\d.eE+-]{0,15}")
 
 Paint = Callable[[str, str], str]
-Span = tuple[int, int, str]
 
 
 class Excerpts:
@@ -65,12 +54,7 @@ def excerpt(
     if line is None or not text or not text.strip():
         return []
     text, position = text.removesuffix("\r"), (column or 1) - 1
-    hidden = [*_secrets(text, _is_secret_line(source, line))]
-    # The line may have the mistake that makes values pass for names.
-    after = spans_after_names(text)
-    if after and _has_mistake(source):
-        hidden = _with(hidden, after)
-    shown, start, width = _shown(text, position, hidden)
+    shown, start, width = _shown(text, position, [*_hidden(source.text, source.start_of(line), text)])
     gutter = " " * len(str(line))
     lines = [f"{paint(f'  {line} |', 'gutter')} {shown}"]
     if column is not None:
@@ -78,21 +62,21 @@ def excerpt(
     return lines
 
 
-def _has_mistake(source: JsonSource) -> bool:
-    try:
-        source.parse()
-    except ConfigSyntaxError:
-        return True
-    return False
+@lru_cache(maxsize=MAX_SOURCES)
+def _secrets(text: str) -> list[Span]:
+    return find_secrets(text, _SECRET_HOLDERS)
 
 
-def _with(hidden: list[Span], spans: Sequence[tuple[int, int]]) -> list[Span]:
-    """Return the secrets of a line together with ``spans``, in order; those that overlap become one."""
-    known = {span[:2]: span for span in hidden}
-    return [known.get(span, (*span, MASK)) for span in joined_spans([*known, *spans])]
+def _hidden(whole: str, offset: int, line: str) -> Iterator[tuple[int, int, str]]:
+    """Yield start and end of each secret of a line that begins at an offset, with what is shown instead."""
+    for span in _secrets(whole):
+        start, end = max(span.start - offset, 0), min(span.end - offset, len(line))
+        if start < end and not _NUMBER.fullmatch(secret := line[start:end]):
+            quote = secret[0] if span.whole and secret[0] in "\"'" else ""
+            yield start, end, f"{quote}{MASK}{quote if len(secret) > 1 and secret.endswith(quote) else ''}"
 
 
-def _shown(text: str, column: int, hidden: Sequence[Span]) -> tuple[str, int, int]:
+def _shown(text: str, column: int, hidden: Sequence[tuple[int, int, str]]) -> tuple[str, int, int]:
     """Return a line as it is shown, and the position and the length of the mark below it, in columns.
 
     ``hidden``: the secrets of the line, and what is shown instead.
@@ -106,7 +90,7 @@ def _shown(text: str, column: int, hidden: Sequence[Span]) -> tuple[str, int, in
     return shown, start, max(_columns(text[column:end]), 1)
 
 
-def _masked(text: str, column: int, end: int, hidden: Sequence[Span]) -> tuple[str, int, int]:
+def _masked(text: str, column: int, end: int, hidden: Sequence[tuple[int, int, str]]) -> tuple[str, int, int]:
     """Return the line with its secrets replaced, and the moved ends of the mark."""
     pieces, position, moved = [], 0, [column, end]
     for start, stop, instead in hidden:
@@ -118,43 +102,6 @@ def _masked(text: str, column: int, end: int, hidden: Sequence[Span]) -> tuple[s
             elif place > start:
                 moved[index] += start + index * len(instead) - place
     return "".join([*pieces, text[position:]]), moved[0], moved[1]
-
-
-def _secrets(text: str, is_secret: bool) -> Iterator[Span]:
-    """Yield the start and end of each secret of a line, with what is shown instead."""
-    # Once a key has opened a bracket, all that follows on the line may belong to it.
-    name, stays = "", is_secret
-    for match in _QUOTED.finditer(text):
-        written = match.group()
-        rest = text[match.end() :].lstrip()
-        if rest[:1] in (":", "=") and not _URL.match(written):
-            name = written.strip("\"'")
-            stays = stays or (_holds_secrets(name) and rest[1:].lstrip()[:1] in ("[", "{"))
-        elif (stays or _holds_secrets(name)) and not _PLAIN.fullmatch(written):
-            quote = written[0] if written[0] in "\"'" else ""
-            closed = quote if len(written) > 1 and written.endswith(quote) else ""
-            yield match.start(), match.end(), f"{quote}{MASK}{closed}"
-        else:
-            yield from _in_text(match.start(), written)
-
-
-def _in_text(offset: int, written: str) -> Iterator[Span]:
-    for start, end in secret_spans(written):
-        yield offset + start, offset + end, MASK
-
-
-def is_secret_name(name: str) -> bool:
-    """Return whether the values under a key of this name are probably passwords, keys or the like."""
-    return _SECRET_KEY.search(name) is not None
-
-
-def _holds_secrets(name: str) -> bool:
-    return name in _SECRET_HOLDERS or is_secret_name(name)
-
-
-def _is_secret_line(source: JsonSource, line: int) -> bool:
-    """Return whether a line begins inside the value of a key whose values are not shown."""
-    return any(_holds_secrets(str(key)) for key in source.keys_around(line))
 
 
 def _cut(text: str, column: int, end: int) -> tuple[str, int, int]:

@@ -194,10 +194,9 @@ class JsonSource:
         """Return a line of the text, counted from 1, without its end; None if the text has fewer lines."""
         return self._lines[number - 1] if number <= len(self._lines) else None
 
-    def keys_around(self, line: int) -> list[str | int | None]:
-        """Return the keys and indexes that lead to the position where a line begins, the outermost first."""
-        end = sum(len(text) + 1 for text in self._lines[: line - 1])
-        return [container.key for container in _Scan(self.text, "", end).open]
+    def start_of(self, number: int) -> int:
+        """Return the offset at which a line begins."""
+        return sum(len(text) + 1 for text in self._lines[: number - 1])
 
     def context_at(self, offset: int) -> OffsetContext:
         """Return what an offset belongs to."""

@@ -89,6 +89,14 @@ def test_a_long_line_is_cut_around_the_position(tmp_path: Path, column: int) -> 
         ('{"headers": {\n"X-Mine": "hunter2"}}', 2, 1, "^" * 8),
         ('{"nodes": [{"args": [\n"-u",\n"me:hunter2" "x"]}]}', 3, 14, "^^^"),
         ('{"nodes": [{"args": ["-u", "me:hunter2"], "x": 1}]}', 1, 43, "^^^"),
+        # With a mark too many, one less, or another one.
+        ('{"env": ,"-u hunter2", "x": 1}', 1, 2, "^^^^^"),
+        ('{"env": "hunter2", "x": 1}', 1, 2, "^^^^^"),
+        ('{"env": {"A": "-u hunter2"\n : }}', 1, 2, "^^^^^"),
+        ('{"env": [{ "--token",\n"-u hunter2"]}', 2, 1, "^"),
+        ('{"url": [\n"http://me:hunter2@x"\n : ]}', 2, 2, "^"),
+        ('{"x": {a=1&token=hunter2", "y": 1}', 1, 2, "^^^"),
+        ('{"x": {"A": ,Authorization: hunter2"}}', 1, 2, "^^^"),
     ],
 )
 def test_secrets_are_not_shown(tmp_path: Path, text: str, line: int, column: int, mark: str) -> None:

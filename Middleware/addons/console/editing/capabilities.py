@@ -31,7 +31,7 @@ from Middleware.utilities.config.declarations import ConfigKey, as_flag
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.config.keys.user import USER
-from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
+from Middleware.utilities.sensitive_logging_utils import is_secret_name
 
 # A line of a dialog.
 MAX_SHOWN = 300
@@ -137,7 +137,7 @@ def _of_key(file: str, key: ConfigKey, value: Contents, path: str, used: set[str
                 yield _capability(file, key, child(path, name), one, f"{{{name}}}: {as_text(one.shown)}", name)
     elif value.full in (None, "", [], {}):
         return
-    elif key.name.lower() in SECRET_KEYS:
+    elif is_secret_name(key.name):
         # Another key lets the server do nothing else; where a key is read is another matter.
         if isinstance(value.full, str) and value.full.strip().startswith(REFERENCES):
             yield _capability(file, key, path, value, value.full)
