@@ -498,17 +498,10 @@ def _is_said(name: str, view: NodeView, lookups: Lookups, index: int, seen: set[
 def check_value_safe(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     """Yield a note if texts of users, models or tools can change what a condition asks."""
     text = view.node.get("condition")
-    if view.runs_as != "Conditional" or not isinstance(text, str) or as_flag(view.node.get(VALUE_SAFE.name)):
-        return
-    name = said_in(text, view, lookups)
-    if name:
-        yield view.finding(
-            "note",
-            "condition",
-            f"{{{name}}} is the text of a user, a model or a tool; with quotation marks and OR in it, it makes the "
-            "condition TRUE",
-            expected=f'"{VALUE_SAFE.name}": true, with which each variable is one value',
-        )
+    if view.runs_as == "Conditional" and isinstance(text, str) and not as_flag(view.node.get(VALUE_SAFE.name)):
+        does = "; with quotation marks and OR in it, it makes the condition TRUE"
+        expected = f'"{VALUE_SAFE.name}": true, with which each variable is one value'
+        yield from _said(text, view, lookups, child(view.path, "condition"), does, expected)
 
 
 def check_option_injection(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
@@ -516,17 +509,18 @@ def check_option_injection(view: NodeView, lookups: Lookups) -> Iterator[Finding
     items = view.node.get("args")
     if view.runs_as != "CurlCommand" or not isinstance(items, list) or as_flag(view.node.get("blockOptionInjection")):
         return
+    expected = '"blockOptionInjection": true, with which no variable brings an option'
     for argument in read_arguments([item if isinstance(item, str) else "" for item in items]):
-        first = _FIRST.match(argument.value or "") if argument.positional else None
-        name = said_in(first[0], view, lookups) if first is not None else ""
-        if name:
-            yield view.finding(
-                "note",
-                "args",
-                f"{{{name}}} is the text of a user, a model or a tool, and may be an option of curl such as '-I'",
-                expected='"blockOptionInjection": true, with which no variable brings an option',
-                path=child(child(view.path, "args"), argument.index),
-            )
+        if argument.positional and (first := _FIRST.match(argument.value or "")):
+            path = child(view.path, "args", argument.index)
+            yield from _said(first[0], view, lookups, path, ", and may be an option of curl such as '-I'", expected)
+
+
+def _said(text: str, view: NodeView, lookups: Lookups, path: str, does: str, expected: str) -> Iterator[Finding]:
+    name = said_in(text, view, lookups)
+    if name:
+        about = f"{{{name}}} is the text of a user, a model or a tool{does}"
+        yield view.finding("note", "", about, expected=expected, path=path)
 
 
 def check_request_inputs(loaded: LoadedWorkflow, lookups: Lookups, caller: str = "a request") -> Iterator[Finding]:

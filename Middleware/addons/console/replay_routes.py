@@ -159,8 +159,7 @@ def choices_of(call: Call, document: RunDocument | None) -> dict[str, object]:
     endpoints, presets = list[str](), dict[str, list[str]]()
     # The user of an old run may be gone.
     with contextlib.suppress(ConfigurationError), _as_user_of(call, document) as user:
-        usable = _usable_endpoints(call, document, user)
-        endpoints = [name for name in config_utils.endpoint_names() if usable is None or _endpoint_path(name) in usable]
+        endpoints = _among(_usable_endpoints(call, document, user))
         presets = {name: config_utils.preset_names(name) for name in endpoints}
     return {
         "endpoints": endpoints,
@@ -195,6 +194,10 @@ def _usable_endpoints(call: Call, document: RunDocument | None, user: str) -> se
     return {_endpoint_path(name) for name in names if isinstance(name, str)} - {None}
 
 
+def _among(usable: set[str | None] | None) -> list[str]:
+    return [name for name in config_utils.endpoint_names() if usable is None or _endpoint_path(name) in usable]
+
+
 def _endpoint_path(name: str) -> str | None:
     """Return the path of the current user's endpoint that a name means in any spelling; None without one."""
     try:
@@ -205,11 +208,10 @@ def _endpoint_path(name: str) -> str | None:
 
 def _checked_names(call: Call, document: RunDocument, endpoint: str, preset: str | None) -> int:
     """Return the longest answer of an endpoint. Raises ConsoleError for an endpoint or preset that may not be used."""
-    found: dict[str, Any] = choices_of(call, document)
     with _refusing_mistakes(endpoint), _as_user_of(call, document) as user:
         path, usable = _endpoint_path(endpoint), _usable_endpoints(call, document, user)
         if path is None or (usable is not None and path not in usable):
-            _refuse_name("endpoint", endpoint, found["endpoints"])
+            _refuse_name("endpoint", endpoint, _among(usable))
         if preset:
             preset_type = config_utils.preset_type_of(endpoint)
             try:

@@ -72,19 +72,13 @@ def contained_path(path: str, key: str, template: object, reading: bool = False)
             template,
             DIRECTORIES_KEY,
         )
-        shown = _without_folders(str(template))
-        raise ConfigValueError(
-            f"the path of '{key}', {shown!r} with its variables, leads out of the directories that "
-            f"'{DIRECTORIES_KEY}' in the user file allows",
-            json_path=key,
-        )
-    if _is_private(found, reading):
-        raise ConfigValueError(
-            f"the path of '{key}', {_without_folders(str(template))!r} with its variables, leads to the run console's "
-            "folder or to the list of access keys, which no node may use",
-            json_path=key,
-        )
-    return current_outside().path(found)
+        where = f"leads out of the directories that '{DIRECTORIES_KEY}' in the user file allows"
+    elif _is_private(found, reading):
+        where = "leads to the run console's folder or to the list of access keys, which no node may use"
+    else:
+        return current_outside().path(found)
+    shown = _without_folders(str(template))
+    raise ConfigValueError(f"the path of '{key}', {shown!r} with its variables, {where}", json_path=key)
 
 
 def _is_private(path: str, any_case: bool) -> bool:

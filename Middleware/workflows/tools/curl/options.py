@@ -40,56 +40,16 @@ write-out
 """.split()
 )
 
-_LETTERS = {
-    "#": "progress-bar",
-    "0": "http1.0",
-    "4": "ipv4",
-    "6": "ipv6",
-    ":": "next",
-    "A": "user-agent",
-    "C": "continue-at",
-    "D": "dump-header",
-    "E": "cert",
-    "F": "form",
-    "G": "get",
-    "H": "header",
-    "I": "head",
-    "J": "remote-header-name",
-    "L": "location",
-    "N": "no-buffer",
-    "O": "remote-name",
-    "Q": "quote",
-    "R": "remote-time",
-    "S": "show-error",
-    "T": "upload-file",
-    "U": "proxy-user",
-    "X": "request",
-    "Y": "speed-limit",
-    "Z": "parallel",
-    "a": "append",
-    "b": "cookie",
-    "c": "cookie-jar",
-    "d": "data",
-    "e": "referer",
-    "f": "fail",
-    "g": "globoff",
-    "i": "include",
-    "j": "junk-session-cookies",
-    "k": "insecure",
-    "l": "list-only",
-    "m": "max-time",
-    "n": "netrc",
-    "o": "output",
-    "q": "disable",
-    "r": "range",
-    "s": "silent",
-    "u": "user",
-    "v": "verbose",
-    "w": "write-out",
-    "x": "proxy",
-    "y": "speed-time",
-    "z": "time-cond",
-}
+_LETTERS = dict(
+    pair.split("=")
+    for pair in """
+#=progress-bar 0=http1.0 4=ipv4 6=ipv6 :=next A=user-agent C=continue-at D=dump-header E=cert F=form G=get H=header
+I=head J=remote-header-name L=location N=no-buffer O=remote-name Q=quote R=remote-time S=show-error T=upload-file
+U=proxy-user X=request Y=speed-limit Z=parallel a=append b=cookie c=cookie-jar d=data e=referer f=fail g=globoff
+i=include j=junk-session-cookies k=insecure l=list-only m=max-time n=netrc o=output q=disable r=range s=silent u=user
+v=verbose w=write-out x=proxy y=speed-time z=time-cond
+""".split()
+)
 
 # What a variable may bring: options that change how the answer is read or printed, and limits of the time.
 _READING = frozenset("compressed fail get head include show-error silent".split())
@@ -101,34 +61,12 @@ _ROUTES = frozenset(("connect-to", "resolve", "unix-socket"))
 
 # Options whose value is either data or, marked as such, the name of a file with the data.
 _DATA_OR_FILE = frozenset(
-    (
-        "cookie",
-        "data",
-        "data-ascii",
-        "data-binary",
-        "data-urlencode",
-        "form",
-        "header",
-        "json",
-        "proxy-header",
-        "url-query",
-    )
+    "cookie data data-ascii data-binary data-urlencode form header json proxy-header url-query".split()
 )
 
 # Options whose value curl writes into the head of a request as it is, line breaks included.
 _IN_THE_HEAD = frozenset(
-    (
-        "aws-sigv4",
-        "cookie",
-        "header",
-        "oauth2-bearer",
-        "proxy-header",
-        "range",
-        "referer",
-        "request",
-        "request-target",
-        "user-agent",
-    )
+    "aws-sigv4 cookie header oauth2-bearer proxy-header range referer request request-target user-agent".split()
 )
 
 # Options whose value is or may hold a password or a key.

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from email.message import Message
 from http.cookiejar import CookieJar
-from typing import Any
+from types import SimpleNamespace
 from urllib.parse import urljoin
 from urllib.request import Request
 
@@ -253,7 +253,9 @@ class _Cookies:
         asked = _for_jar(request)
         # One by one: the jar removes what a header deletes before it takes the cookies of the same response.
         for cookie in response.cookies:
-            self._jar.extract_cookies(_ForJar(cookie), asked)  # type: ignore[arg-type]
+            message = Message()
+            message["Set-Cookie"] = cookie
+            self._jar.extract_cookies(SimpleNamespace(info=lambda message=message: message), asked)  # type: ignore[arg-type]
         if leaves_origin(split_url(request.url), split_url(following.url)):
             self._jar.clear()
 
@@ -261,17 +263,6 @@ class _Cookies:
 def _for_jar(request: WebRequest) -> Request:
     # The jar takes a user in front of the host for a part of it.
     return Request(split_url(request.url)._replace(auth=None).url)
-
-
-class _ForJar:
-    """A response with one cookie, as a cookie jar reads it."""
-
-    def __init__(self, cookie: str) -> None:
-        self._message = Message()
-        self._message["Set-Cookie"] = cookie
-
-    def info(self) -> Any:
-        return self._message
 
 
 class _Hop:
