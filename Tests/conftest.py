@@ -17,8 +17,10 @@ import pytest
 
 from Middleware import addons
 from Middleware.common import instance_global_variables as instance
+from Middleware.utilities.http import pool
 from Middleware.utilities.http.pool import ConnectionPool
 from Tests.amounts import DEEP_EXAMPLES, USUAL_EXAMPLES, amount
+from Tests.patience import PATIENCE
 from Tests.postgres_lab import database as database
 from Tests.postgres_lab import database_url as database_url
 from Tests.postgres_lab import own_postgres as own_postgres
@@ -162,17 +164,21 @@ def settings_of_the_process() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def closed_pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Close the idle connections of every pool that a test makes, as a process keeps its only one to its end."""
+    """Close the idle connections of every pool that a test makes, as a process keeps its only one to its end.
+
+    Until then they stay open, however long a busy machine takes between two calls.
+    """
+    monkeypatch.setattr(pool, "PLAIN_IDLE_SECONDS", PATIENCE)
     made: list[ConnectionPool] = []
     initialise = ConnectionPool.__init__
 
-    def remember(pool: ConnectionPool) -> None:
-        initialise(pool)
-        made.append(pool)
+    def remember(one: ConnectionPool) -> None:
+        initialise(one)
+        made.append(one)
 
     monkeypatch.setattr(ConnectionPool, "__init__", remember)
     yield
-    for pool in made:
+    for one in made:
         # A thread that the test has left may still give a connection back.
-        pool.__dict__["give_back"] = lambda target, connection, *_: connection.close()
-        pool.close_all()
+        one.__dict__["give_back"] = lambda target, connection, *_: connection.close()
+        one.close_all()
