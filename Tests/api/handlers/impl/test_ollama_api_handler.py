@@ -535,6 +535,7 @@ def test_cancelled_before_the_first_token(lab: ApiLab, monkeypatch: pytest.Monke
     response = lab.client.post(OLLAMA_TEXT.path, data=json.dumps(OLLAMA_TEXT.body()))
     body: Iterator[bytes] = iter(response.response)  # type: ignore[arg-type]
     data = next(body)
+    lab.backend.wait_requests()
     cancel(lab, {"request_id": json.loads(data)["request_id"]})
     data += b"".join(body)
     response.close()
