@@ -27,6 +27,8 @@ SECRET_ENDING = (
     r"(?:key|token|secret|passw(?:or)?d|passphrase|pwd|auth|authorization|credentials?|cookie|signature|jwt"
     r"|(?<![a-z])(?:sig|sas))"
 )
+# Declared keys that only sound like secrets.
+_HARMLESS = frozenset({"conditionalKey", "promptTemplateEndToken", "encryptUsingApiKey"})
 _NAME = re.compile(rf"(?i){SECRET_ENDING}\W*\Z")
 _LINK = r"(?:[_.-]|%5f|%2d)?"
 _WORDS = r"(?:secret|passw(?:or)?d|passphrase|pwd|signature)"
@@ -103,7 +105,7 @@ _SHOWN = re.compile(r"\s*(?:\$?\{[\w.]+\}\s*)+|\s*\*+(?:REDACTED\*+)?\s*")
 
 def is_secret_name(name: str) -> bool:
     """Return whether the values under a key of this name are probably passwords, keys or the like."""
-    return _NAME.search(name) is not None
+    return name not in _HARMLESS and _NAME.search(name) is not None
 
 
 def secret_spans(text: str, is_command: bool = False) -> list[tuple[int, int]]:

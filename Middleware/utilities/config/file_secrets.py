@@ -17,8 +17,6 @@ from Middleware.utilities.sensitive_logging_utils import (
     spans_after_names,
 )
 
-# Declared keys that only sound like secrets.
-_HARMLESS = frozenset({"conditionalKey", "promptTemplateEndToken", "encryptUsingApiKey"})
 # Options of curl, without the dashes, whose value is a secret; short ones also behind others.
 _SECRET_OPTION = re.compile(rf"user|proxy-user|oauth2-bearer|pass|cookie|proxy-pass|cert|{SECRET_FLAGS}")
 # Keys whose value is a command, or its arguments.
@@ -56,7 +54,7 @@ class _Holder:
     @property
     def is_secret(self) -> bool:
         """Whether the current value is."""
-        return self.secret or _is_secret(self.key) or self.key in self.names
+        return self.secret or is_secret_name(self.key) or self.key in self.names
 
 
 def find_secrets(text: str, holders: Container[str] = ()) -> list[Span]:
@@ -138,7 +136,7 @@ def _in_text(offset: int, token: str, holder: _Holder) -> Iterator[Span]:
     begin = int(token[:1] == '"')
     found = [(begin + start, begin + stop) for start, stop in secret_spans(token[begin:], holder.key in _COMMANDS)]
     option = _OPTION.fullmatch(token, begin, len(token) - (token[-1:] == '"' and len(token) > 1))
-    if option and option[2] and (_is_secret(option[1]) or _SECRET_OPTION.fullmatch(option[1])):
+    if option and option[2] and (is_secret_name(option[1]) or _SECRET_OPTION.fullmatch(option[1])):
         found.append(option.span(2))
     for start, stop in joined_spans(found):
         if not _PLAIN.fullmatch(token[start:stop]):
@@ -150,12 +148,8 @@ def _follows_option(holder: _Holder) -> bool:
     return (
         option is not None
         and not option[2]
-        and bool(_SECRET_OPTION.fullmatch(option[1]) or (holder.last.startswith("--") and _is_secret(option[1])))
+        and bool(_SECRET_OPTION.fullmatch(option[1]) or (holder.last.startswith("--") and is_secret_name(option[1])))
     )
-
-
-def _is_secret(name: str) -> bool:
-    return name not in _HARMLESS and is_secret_name(name)
 
 
 def _word(token: str) -> str:

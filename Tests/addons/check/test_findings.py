@@ -63,6 +63,8 @@ def test_a_long_report_is_cut() -> None:
         ("x", ("a", "Authorization"), "***REDACTED***"),
         ("http://tom:pw@h/?token=5", (), "'http://h/?token=***REDACTED***'"),
         ("a\nb\ud800", (), "'a b '"),
+        ("{a}", ("conditionalKey",), "'{a}'"),
+        ("abc", ("nodes", "x-api-key"), "***REDACTED***"),
     ],
 )
 def test_quoted(value: Any, keys: tuple[str, ...], shown: str) -> None:
