@@ -15,8 +15,8 @@ import pytest
 
 MODEL = "ann:Talk"
 KEY = "sk-any"
-IMPATIENT_SECONDS = 1.5
-"""After this time without an answer ``give_up`` has enough."""
+IMPATIENT_SECONDS = 0.7
+"""After this time without an answer ``give_up`` has enough: less than the second between two heartbeats of Ollama."""
 
 Turns = Sequence[tuple[str, str]]
 """A conversation as pairs of role and text."""
