@@ -13,7 +13,7 @@ _FIND = "SELECT content FROM wilmer.key_salts WHERE space = %s"
 _KEYS = "SELECT count(DISTINCT key_hash) FROM wilmer.discussions WHERE space = %s AND starts_with(key_hash, %s)"
 _OTHER = (
     f"the folder has another {SALT_FILE} than the database, so that keys would not lead to their data; decrypt it with "
-    "rekey, or change its keys in a folder of its own, before it is moved"
+    "rekey, and move it into an export of the database first"
 )
 _ADD = """\
 WITH added AS (INSERT INTO wilmer.key_salts VALUES (%s, %s) ON CONFLICT DO NOTHING RETURNING 3 AS program)
