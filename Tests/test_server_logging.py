@@ -149,6 +149,70 @@ def test_rotation(tmp_path, monkeypatch):
     assert (logging_setup.BACKUP_COUNT, 3 * 1024 * 1024) == (7, 3_145_728)
 
 
+@pytest.fixture
+def hold(monkeypatch):
+    """Return a function that keeps a file from being renamed, as a program does on Windows; it returns its end."""
+    held, rename = set(), {name: getattr(os, name) for name in ("rename", "replace")}
+
+    def hold_file(path):
+        if sys.platform == "win32":
+            return open(path, encoding="utf-8").close
+        held.add(str(path))
+        return lambda: held.discard(str(path))
+
+    def refuse(name):
+        def move(source, target):
+            if not held.isdisjoint(map(str, (source, target))):
+                raise PermissionError(errno.EACCES, "The process cannot access the file")
+            rename[name](source, target)
+
+        return move
+
+    if sys.platform != "win32":
+        for name in rename:
+            monkeypatch.setattr(os, name, refuse(name))
+    return hold_file
+
+
+@pytest.mark.parametrize(
+    ("held", "backups"),
+    [("wilmerai.log", backups) for backups in (0, 3, 7)]
+    + [(f"wilmerai.log.{number}", 7) for number in (1, 3, 7)]
+    + [("wilmerai.log.1", 1), ("wilmerai.log.2", 3), ("wilmerai.log.3", 3)],
+)
+def test_a_file_that_another_program_has_open_loses_no_line(tmp_path, monkeypatch, capsys, hold, held, backups):
+    monkeypatch.setattr(logging_setup, "MAX_BYTES", 500)
+    set_up_logging(str(tmp_path), [])
+    log, written = logging.getLogger("some.module"), []
+
+    def write_until(is_done):
+        while not is_done():
+            assert len(written) < 400
+            written.append(f"line {len(written)}.")
+            log.info(written[-1])
+
+    write_until(lambda: len(list(tmp_path.iterdir())) == backups + 1)
+    end = hold(tmp_path / held)
+    older = {path.name: path.read_text("utf-8") for path in tmp_path.glob("wilmerai.log.?")}
+    write_until(lambda: (tmp_path / "wilmerai.log").stat().st_size > 2000)
+    kept = [path.read_text("utf-8") for path in tmp_path.iterdir()]
+    # The oldest one had its turn already where a backup in the middle is held.
+    lost = [text for text in older.values() if text not in kept]
+    assert lost in ([], [older.get("wilmerai.log.7")])
+    assert held != "wilmerai.log" or not lost
+    assert capsys.readouterr().err.count("cannot be renamed") == 1
+    end()
+    monkeypatch.setattr(logging_setup, "ROTATION_RETRY_SECONDS", 0.0)
+    file = next(handler for handler in logging.getLogger().handlers if isinstance(handler, logging_setup.LogFile))
+    file._next_rotation = 0.0
+    write_until(lambda: (tmp_path / "wilmerai.log").stat().st_size < 500 and not (tmp_path / "wilmerai.log.0").exists())
+    order = [f"wilmerai.log.{number}" for number in range(7, 0, -1)] + ["wilmerai.log"]
+    text = "".join((tmp_path / name).read_text("utf-8") for name in order if (tmp_path / name).exists())
+    found = [line for line in written if line in text]
+    assert found == written[-len(found) :] and found == sorted(found, key=text.index)
+    assert len(found) == len(written) or len(older) == 7
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="files have no such permissions there")
 def test_only_the_owner_reads_a_new_log_file(tmp_path, monkeypatch):
     """Also after a rotation, at DEBUG, and of a user; a file that is there, and those that follow it, stay readable."""

@@ -7,6 +7,7 @@ import logging
 import os
 import stat
 import sys
+import time
 from collections.abc import Sequence
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
@@ -29,6 +30,8 @@ FILE_NAME = "wilmerai.log"
 # The current file and its backups take at most 24 MB, so that a log cannot fill a disk.
 MAX_BYTES = 3 * 1024 * 1024
 BACKUP_COUNT = 7
+# On Windows, a program that has the file open may keep it from being renamed. Each attempt closes and opens the file.
+ROTATION_RETRY_SECONDS = 60.0
 # The permissions of a new file.
 OWNER_ONLY = 0o600
 SYSTEM = "system"
@@ -179,7 +182,8 @@ def file_name() -> str:
 class LogFile(RotatingFileHandler):
     """The rotating log file of a folder, which is created if needed.
 
-    A failure to write (a full disk, a deleted folder) is reported once, not for every line. With ``delay``, the file is
+    A failure to write (a full disk, a deleted folder) is reported once, not for every line. If the file cannot be
+    renamed, it grows, and its backups stay as they are, until a later attempt succeeds. With ``delay``, the file is
     opened at its first record.
     """
 
@@ -194,7 +198,8 @@ class LogFile(RotatingFileHandler):
             delay=delay,
             errors="backslashreplace",
         )
-        self._is_failing = self._failed_now = False
+        self._is_failing = self._failed_now = self._is_held = False
+        self._next_rotation = 0.0
 
     def _open(self) -> TextIOWrapper:
         os.makedirs(self._directory, exist_ok=True)
@@ -212,7 +217,40 @@ class LogFile(RotatingFileHandler):
         except OSError:
             return False
         # In its place there may be a link to a device, which cannot be renamed.
-        return stat.S_ISREG(file.st_mode) and 0 < file.st_size >= self.maxBytes - len(self.format(record)) - 1
+        is_full = stat.S_ISREG(file.st_mode) and 0 < file.st_size >= self.maxBytes - len(self.format(record)) - 1
+        return is_full and time.monotonic() >= self._next_rotation
+
+    def doRollover(self) -> None:
+        # The inherited method moves the backups first, each time, also if the file itself cannot be renamed.
+        if self.stream is not None:
+            self.stream.close()
+            self.stream = None
+        aside = f"{self.baseFilename}.0"
+        try:
+            # A backup could not be moved the last time, or the process ended.
+            if not os.path.lexists(aside):
+                os.rename(self.baseFilename, aside)
+            self._free_first_backup()
+            os.rename(aside, f"{self.baseFilename}.1")
+        except OSError as error:
+            self._next_rotation = time.monotonic() + ROTATION_RETRY_SECONDS
+            if not self._is_held:
+                self._is_held = True
+                logger.warning(
+                    "The log file %s or one of its backups cannot be renamed, because another program may have it open "
+                    "(%s). The log goes on in this file",
+                    self.baseFilename,
+                    error.strerror or error,
+                )
+        else:
+            self._is_held = False
+
+    def _free_first_backup(self) -> None:
+        """Move each backup up by one, to the first number that is free; the last one is deleted if none is."""
+        names = [f"{self.baseFilename}.{number}" for number in range(1, self.backupCount + 1)]
+        free = next((place for place, name in enumerate(names) if not os.path.lexists(name)), len(names) - 1)
+        for place in range(free, 0, -1):
+            os.replace(names[place - 1], names[place])
 
     def emit(self, record: logging.LogRecord) -> None:
         self._failed_now = False
