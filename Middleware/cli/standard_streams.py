@@ -5,6 +5,7 @@ It needs nothing but Python, because it also serves what runs before the package
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import os
@@ -60,11 +61,15 @@ def _has_no_reader(error: OSError) -> bool:
 def prepare_streams() -> None:
     """Make standard input and output safe to use, whatever they are.
 
-    A stream that was closed before the start is empty. Characters that the encoding of an output lacks are written as
-    escapes. Writing to an output never fails: what cannot be written is discarded.
+    A stream that was closed before the start is empty. Pipes and files are UTF-8, whatever the code page or locale is;
+    bytes of an input that are not UTF-8 become lone surrogates (see ``as_text``). Characters that a terminal lacks
+    are written as escapes. Writing to an output never fails: what cannot be written is discarded.
     """
     # In this order, so that no other file takes the place of a standard stream.
     sys.stdin = sys.stdin or _nothing("r")
+    if isinstance(sys.stdin, io.TextIOWrapper) and not sys.stdin.isatty():
+        # Without a conversion of line ends, which would change UTF-16.
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape", newline="")
     sys.stdout = _safe(sys.stdout) if sys.stdout else _nothing("w")
     sys.stderr = _safe(sys.stderr) if sys.stderr else _nothing("w")
 
@@ -77,7 +82,7 @@ def _nothing(mode: str) -> TextIO:
 def _safe(stream: TextIO) -> TextIO:
     if not isinstance(stream, io.TextIOWrapper):
         return stream
-    stream.reconfigure(errors="backslashreplace")
+    stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
     # A terminal has no other reader; that of Windows is not a plain file either.
     if type(_file_below(stream)) is not io.FileIO or stream.isatty():
         return stream
@@ -96,6 +101,14 @@ def _file_below(stream: TextIO) -> object:
     # With PYTHONUNBUFFERED there is no buffer in between.
     buffer = getattr(stream, "buffer", None)
     return getattr(buffer, "raw", buffer)
+
+
+def as_text(read: str) -> str:
+    """Return what was read from standard input. Raises UnicodeError if it was not UTF-8, or UTF-16 with its mark."""
+    data = read.encode("utf-8", "surrogateescape")
+    # Windows PowerShell writes such files; no UTF-8 text has this mark.
+    is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return data.decode("utf-16" if is_utf16 else "utf-8").replace("\r\n", "\n")
 
 
 def run_command(command: Callable[[], int]) -> int:

@@ -26,13 +26,22 @@ def python(code, **environment):
     )
 
 
-def test_a_console_that_is_not_utf8_does_not_crash():
-    done = python(
-        "from Middleware.cli.program import prepare_process, say\n"
-        "prepare_process(); say('gr\\u00fc\\u00df \\U0001f600')",
-        PYTHONIOENCODING="ascii",
-    )
-    assert done.returncode == 0 and done.stdout.strip() == rb"gr\xfc\xdf \U0001f600"
+SAYS = "from Middleware.cli.program import prepare_process, say\nprepare_process(); say('gr\\u00fc\\u00df \\U0001f600')"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp850", "latin-1", "utf-16"])
+def test_a_pipe_is_utf8(encoding):
+    done = python(SAYS, PYTHONIOENCODING=encoding)
+    assert done.returncode == 0 and done.stdout.decode("utf-8").strip() == "gr\u00fc\u00df \U0001f600"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="its console takes all characters")
+def test_a_terminal_that_is_not_utf8_gets_escapes():
+    reader, terminal = os.openpty()
+    with open(reader, "rb", buffering=0) as shown, open(terminal, "wb") as stdout:
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+        done = subprocess.run([sys.executable, "-c", SAYS], cwd=ROOT, stdout=stdout, timeout=120, env=environment)
+        assert done.returncode == 0 and shown.read(100).strip() == rb"gr\xfc\xdf \U0001f600"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such limit")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -287,3 +287,53 @@ def test_chat(backend: Backend, tree: ConfigTree) -> None:
         "Never ending",
         "third message",
     ]
+
+
+def piped(tree: ConfigTree, *words: str, data: bytes) -> subprocess.CompletedProcess[bytes]:
+    """Run a command with another code page than UTF-8 in force, and with pipes."""
+    return subprocess.run(
+        [sys.executable, str(PROJECT / "server.py"), *command(tree, *words)[1:]],
+        input=data,
+        capture_output=True,
+        timeout=120,
+        env={**clean_environment(), "PYTHONUTF8": "0", "PYTHONIOENCODING": "cp850"},
+    )
+
+
+TEXT = "Grüße, 雨 🙂"
+# What is piped, and what of it arrives; None: nothing.
+PIPED: dict[str, Callable[[str], tuple[bytes, str | None]]] = {
+    "UTF-8": lambda text: (f"{text}\n".encode(), text),
+    "byte order mark": lambda text: (f"\ufeff{text}".encode(), text),
+    "line ends of Windows": lambda text: (f"{text}\r\nsecond\r\n".encode(), f"{text}\nsecond"),
+    "UTF-16": lambda text: (f"{text}\r\nsecond".encode("utf-16"), f"{text}\nsecond"),
+    "UTF-16, the other order": lambda text: (f"\ufeff{text}".encode("utf-16-be"), text),
+    "a code page": lambda text: ("Grüße".encode("cp850"), None),
+    "half a character": lambda text: ("雨".encode()[:2], None),
+    "UTF-16 without its last byte": lambda text: (text.encode("utf-16")[:-1], None),
+}
+
+
+@pytest.mark.parametrize("name", PIPED)
+def test_a_message_from_a_pipe(backend: Backend, tree: ConfigTree, name: str) -> None:
+    data, text = PIPED[name](f"{backend.hello} {TEXT}")
+    backend.replies["single"] = lambda request: json_reply(
+        {"choices": [{"index": 0, "message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"}]}
+    )
+    ended = piped(tree, "try", "Single", "-", data=data)
+    if text is None:
+        assert (ended.returncode, ended.stdout) == (2, b"")
+        assert "The standard input is not UTF-8 text" in ended.stderr.decode()
+    else:
+        assert (ended.returncode, ended.stdout.decode().splitlines()) == (0, [TEXT]), ended.stderr
+        assert backend.calls("single")[-1].json["messages"][-1]["content"].strip() == text
+
+
+def test_a_conversation_from_a_pipe(backend: Backend, tree: ConfigTree) -> None:
+    first, second = f"{backend.hello} {TEXT}", "second 雨"
+    ended = piped(tree, "chat", "Single", data=f"\ufeff{first}\r\n{second}\n".encode())
+    assert ended.returncode == 0, ended.stderr
+    said = [call.json["messages"][-1]["content"].strip() for call in backend.calls("single")]
+    assert said == [first, second]
+    wrong = piped(tree, "chat", "Single", data=f"{first}\n".encode() + b"\x81\n")
+    assert wrong.returncode == 1 and "ERROR: The standard input is not UTF-8 text" in wrong.stderr.decode()

@@ -235,7 +235,6 @@ COMMANDS: dict[str, Callable[[Session], int]] = {
 
 def run(arguments: Sequence[str] | None = None, program: str = "memory_tool.py") -> int:
     """Run the command, or its older form ``Scripts/memory_tool.py``; return the exit status."""
-    memory_output.make_utf8()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     return main(sys.argv[1:] if arguments is None else arguments, program)
 

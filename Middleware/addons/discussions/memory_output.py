@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sqlite3
@@ -25,13 +24,6 @@ from Middleware.utilities.text_utils import counted, restore_braces
 HEADER = ("ID", "KEY FOLDER", "MEMORIES", "SUMMARY", "SEARCHABLE", "STATE", "LAST CHANGE", "SIZE", "VECTORS")
 RIGHT = frozenset({"MEMORIES", "SEARCHABLE", "SIZE"})
 HASH_SHOWN = 8
-
-
-def make_utf8() -> None:
-    """Let every character through, whatever the console's code page is."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def say(text: str) -> None:

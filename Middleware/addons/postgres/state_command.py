@@ -15,7 +15,7 @@ import psycopg
 from Middleware.addons.discussions.catalog import StoredDiscussion, all_discussions, discussions_in
 from Middleware.addons.discussions.damage_check import check
 from Middleware.addons.discussions.discussion_reader import Reader
-from Middleware.addons.discussions.memory_output import human_size, make_utf8, print_error, say
+from Middleware.addons.discussions.memory_output import human_size, print_error, say
 from Middleware.addons.postgres.database import StateConnection, first_line
 from Middleware.addons.postgres.database_address import DATABASE_VARIABLE, SCHEMES, chosen_database
 from Middleware.addons.postgres.database_discussions import database_for_command, discussions_of
@@ -87,7 +87,6 @@ class TransferReport:
 
 def main(words: Sequence[str], program: str = "state") -> int:
     """Run the command; return the exit status. Wrong arguments end with SystemExit 2."""
-    make_utf8()
     parser = _parser(program)
     options = parser.parse_args(words)
     if options.User is not None:

@@ -40,6 +40,7 @@ from Middleware.cli.preparation import build_application, configure
 from Middleware.cli.program import program_name, say
 from Middleware.cli.running_server import announced, find_server
 from Middleware.cli.signals import INTERRUPTED
+from Middleware.cli.standard_streams import as_text
 from Middleware.exceptions import OperatorError, WilmerError
 from Middleware.utilities.terminal import wants_colour
 from Middleware.utilities.text_utils import did_you_mean
@@ -53,6 +54,7 @@ with --trace, this process does."""
 # A message lists at most this many models, so that it stays readable.
 MAX_NAMED = 12
 PROMPT = "> "
+NOT_TEXT = "The standard input is not UTF-8 text, or has a character that is damaged."
 
 
 def try_main(words: Sequence[str]) -> int:
@@ -60,7 +62,12 @@ def try_main(words: Sequence[str]) -> int:
     parser = _parser("try", TRY)
     parser.add_argument("text", metavar="TEXT", help="the message; - reads it from standard input")
     arguments, options = parse_command_arguments(parser, words)
-    text = sys.stdin.read() if options.text == "-" else options.text
+    text = options.text
+    if text == "-":
+        try:
+            text = as_text(sys.stdin.read())
+        except UnicodeError:
+            parser.error(NOT_TEXT)
     if not text.strip():
         parser.error("TEXT is blank")
     terminal = _terminal()
@@ -80,7 +87,7 @@ def chat_main(words: Sequence[str]) -> int:
         _require_model(connection, options.model)
         terminal.note(
             f"Chat with {options.model}. Ctrl-C stops an answer, /new starts a new conversation, /quit or "
-            "Ctrl-D ends the chat."
+            f"{'Ctrl-Z, Enter' if sys.platform == 'win32' else 'Ctrl-D'} ends the chat."
         )
         _converse(connection, terminal, options.model)
         connection.finish()
@@ -238,12 +245,14 @@ def _converse(connection: Connection, terminal: TerminalWriter, model: str) -> N
 
 
 def _typed() -> str | None:
-    """Return the next line; None at the end of the input, and after Ctrl-C."""
+    """Return the next line; None at the end of the input, and after Ctrl-C. Raises OperatorError."""
     try:
-        return input(PROMPT if sys.stdin.isatty() else "")
+        return as_text(input(PROMPT if sys.stdin.isatty() else ""))
     except (EOFError, KeyboardInterrupt):
         print()
         return None
+    except UnicodeError:
+        raise OperatorError(NOT_TEXT) from None
 
 
 def _print_answer(

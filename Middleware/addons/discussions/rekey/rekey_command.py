@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from Middleware.addons.discussions import catalog, exports
 from Middleware.addons.discussions.elsewhere import StoredElsewhere, stored_elsewhere
-from Middleware.addons.discussions.memory_output import make_utf8, print_error, say
+from Middleware.addons.discussions.memory_output import print_error, say
 from Middleware.addons.discussions.rekey import journal as rekey_journal
 from Middleware.addons.discussions.rekey.folder_keys import KeyChange
 from Middleware.addons.discussions.rekey.journal import Journal
@@ -58,7 +58,6 @@ Options = argparse.Namespace
 
 def run(arguments: Sequence[str] | None = None, program: str = "rekey_encrypted_files.py") -> int:
     """Run the command, or its older form ``Scripts/rekey_encrypted_files.py``; return the exit status."""
-    make_utf8()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     return main(sys.argv[1:] if arguments is None else arguments, program)
 
