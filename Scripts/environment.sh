@@ -5,12 +5,14 @@ INTERRUPTED=130
 
 fail() { echo "ERROR: $*" >&2; exit 1; }
 
-# A Python for which the lock files have packages, else a newer one: Middleware/cli/installing.py then says what to do.
+# A Python for which the lock files have packages, and that can make environments (Debian has a package of its own for
+# that); else one that cannot, else a newer one. What follows then says what to do.
 find_python() {
-    local name test
-    for test in "(3, 11) <= sys.version_info < (3, 16)" "sys.version_info >= (3, 11)"; do
+    local name test served="(3, 11) <= sys.version_info < (3, 16)"
+    for test in "import ensurepip, venv; sys.exit(not $served)" "sys.exit(not $served)" \
+        "sys.exit(sys.version_info < (3, 11))"; do
         for name in python3 python3.15 python3.14 python3.13 python3.12 python3.11 python; do
-            if "$name" -c "import sys; sys.exit(not ($test))" 2>/dev/null; then
+            if "$name" -c "import sys; $test" 2>/dev/null; then
                 echo "$name"
                 return
             fi

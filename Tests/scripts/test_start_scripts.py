@@ -106,12 +106,18 @@ def test_every_served_python_is_looked_for(script: str, served: tuple[int, int])
         ({"python3": "3.16", "python": "3.11"}, "python"),
         ({"python3": "3.16"}, "python3"),
         ({"python3": "3.10"}, ""),
+        # Debian splits off what makes environments: "-".
+        ({"python3": "3.13-", "python3.12": "3.12"}, "python3.12"),
+        ({"python3": "3.13-", "python3.14": "3.14-", "python": "3.11"}, "python"),
+        ({"python3": "3.13-", "python3.14": "3.14-"}, "python3"),
+        ({"python3": "3.13-", "python": "3.16"}, "python3"),
     ],
 )
 def test_a_served_python_is_taken(tmp_path: Path, present: dict[str, str], taken: str) -> None:
     for name, version in present.items():
-        numbers = version.replace(".", ", ")
-        program = f'import sys; sys.version_info = ({numbers}, 1, "final", 0); exec(sys.argv[2])'
+        numbers = version.rstrip("-").replace(".", ", ")
+        without = 'sys.modules["ensurepip"] = None; ' if version.endswith("-") else ""
+        program = f'import sys; {without}sys.version_info = ({numbers}, 1, "final", 0); exec(sys.argv[2])'
         executable(tmp_path / name, f"#!/bin/sh\nexec '{sys.executable}' -c '{program}' \"$@\"\n")
     for name in ("python3.15", "python3.14", "python3.13", "python3.12", "python3.11", "python3", "python"):
         if name not in present:
@@ -172,13 +178,14 @@ esac
 
 def test_a_python_that_makes_no_environments_is_named(installed: Path) -> None:
     shutil.rmtree(installed / "venv")
-    python = executable(
-        installed.parent / "programs" / "python3",
-        f"""#!/bin/sh
+    for name in ("python3", "python", *(f"python3.{minor}" for minor in range(OLDEST[1], NEWEST[1] + 1))):
+        python = executable(
+            installed.parent / "programs" / name,
+            f"""#!/bin/sh
 case $* in *venv*) echo "The environment was not created: ensurepip is not available" >&2; exit 1;; esac
 exec "{sys.executable}" "$@"
 """,
-    )
+        )
     done = start(installed, str(python.parent))
     assert (done.returncode, done.stderr) == (
         1,
