@@ -52,9 +52,14 @@ def _start_command() -> str:
 
 
 def _environment_hint() -> str:
-    """Return a line with the Python that the start scripts have set up, or "" without one."""
-    python = os.path.join(_in_project("venv"), "Scripts\\python.exe" if sys.platform == "win32" else "bin/python")
-    return f"\nOr use the Python that has them: {_quoted(python)}" if os.path.exists(python) else ""
+    """Return a line with another Python, which the start scripts have set up, or "" without one."""
+    folder = _in_project("venv")
+    python = os.path.join(folder, "Scripts\\python.exe" if sys.platform == "win32" else "bin/python")
+    # The start scripts write this file when the installation is complete. A package may still be missing in it.
+    has_them = os.path.exists(os.path.join(folder, "installed-requirements.lock"))
+    if not has_them or not os.path.exists(python) or os.path.realpath(sys.prefix) == os.path.realpath(folder):
+        return ""
+    return f"\nOr use the Python that has them: {_quoted(python)}"
 
 
 def _in_project(name: str) -> str:

@@ -49,7 +49,7 @@ def _folder_problem() -> str:
     path, meant = os.path.abspath(root), meant_folder(root)
     missing, flag = missing_folder(root)
     if flag == "--PublicDirectory" and meant:
-        return f"There is no folder {missing}. Did you mean --PublicDirectory {meant}?"
+        return f"There is no folder {missing}. Did you mean --PublicDirectory {command([meant])}?"
     if flag == "--PublicDirectory":
         return f"There is no folder {missing}. Name the folder that holds 'Configs' with --PublicDirectory."
     is_below = meant.startswith(path + os.sep)

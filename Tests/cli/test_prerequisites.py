@@ -74,15 +74,26 @@ def test_a_python_without_the_packages(launcher, tmp_path):
     assert os.path.isfile(last_word(start)) and os.path.isfile(last_word(install)) and "-m pip install -r" in install
 
 
-def test_the_python_of_the_environment(tmp_path, monkeypatch, capsys):
-    python = tmp_path / "venv" / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+@pytest.mark.parametrize(
+    ("is_complete", "is_running", "is_named"), [(True, False, True), (False, False, False), (True, True, False)]
+)
+def test_the_python_of_the_environment(tmp_path, monkeypatch, capsys, is_complete, is_running, is_named):
+    """It is named if it has the packages, and is not the one that runs."""
+    project = tmp_path / "my programs"
+    python = project / "venv" / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     python.parent.mkdir(parents=True)
     python.touch()
-    (tmp_path / "requirements.lock").touch()
-    monkeypatch.setattr(prerequisites, "_in_project", lambda name: str(tmp_path / name))
+    (project / "requirements.lock").touch()
+    if is_complete:
+        (project / "venv" / "installed-requirements.lock").touch()
+    if is_running:
+        monkeypatch.setattr(sys, "prefix", str(project / "venv"))
+    monkeypatch.setattr(prerequisites, "_in_project", lambda name: str(project / name))
     with pytest.raises(SystemExit):
         prerequisites.require_packages("no_such_package_anywhere")
-    assert os.path.samefile(capsys.readouterr().err.splitlines()[-1].partition("has them: ")[2], python)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert ("has them" in last) == is_named
+    assert not is_named or os.path.samefile(last_word(last), python)
 
 
 def test_a_script_without_the_packages(tmp_path):

@@ -215,6 +215,7 @@ def client_lines(choice: Choice) -> list[str]:
         f"  Models:       {user}:chat, {user}:assistant, {user}:memory"
         + (f"; for coding agents {user}:agent" if serves_agents(choice) else ""),
         "  To have a chat remembered, put [DiscussionId]a-name[/DiscussionId] into its system prompt.",
+        f"To chat in a terminal:  {command([*launcher(), 'chat', f'{user}:chat', *_places()])}",
         f"Or try it:  {try_line(base, user)}",
     ]
 
