@@ -2,8 +2,9 @@
 
 The cases are listed in ``Tests/conformance_passing.txt``, one name a line. With ``--workers N``, N servers that
 share a database of PostgreSQL answer the requests by turns (``Tests/workers_behind_proxy.py``). ``--launcher FILE``
-starts the servers by another launcher than ``run_waitress.py``. Further arguments go to the suite's own ``run.py``;
-with ``--only`` among them, they select the cases in place of the list. Without the suite this says so and succeeds.
+starts the servers by another launcher than ``run_waitress.py``, ``--python FILE`` with another Python. Further
+arguments go to the suite's own ``run.py``; with ``--only`` among them, they select the cases in place of the list.
+Without the suite this says so and succeeds.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--launcher", default="run_waitress.py")
+    parser.add_argument("--python", default=sys.executable)
     options, words = parser.parse_known_args(argv)
     if options.workers > 1:
         from Tests.postgres_lab import missing
@@ -82,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with contextlib.ExitStack() as stack:
         # What servers keep beside a configuration does not belong into the repository, whose files the tests look at.
         public = stack.enter_context(tempfile.TemporaryDirectory(prefix="conformance-public-"))
-        launch = [sys.executable]
+        launch = [options.python]
         if options.workers > 1:
             launch = stack.enter_context(several_workers(options.workers))
         # Next to other checks, starting servers again takes most of the suite's 30 s for a case.

@@ -2,6 +2,9 @@
 # project's folder.
 
 INTERRUPTED=130
+# The folder of an environment's programs; Git for Windows has a bash.
+programs=bin
+[ "${OS-}" != Windows_NT ] || programs=Scripts
 
 fail() { echo "ERROR: $*" >&2; exit 1; }
 
@@ -47,11 +50,11 @@ prepare_environment() {
     if [[ $requirements != *.lock ]]; then
         wanted=(requirements.txt "$requirements") options=()
     fi
-    "$folder/bin/python" -c '' 2>/dev/null && cat "${wanted[@]}" 2>/dev/null | cmp -s - "$stamp" && return
+    "$folder/$programs/python" -c '' 2>/dev/null && cat "${wanted[@]}" 2>/dev/null | cmp -s - "$stamp" && return
     # An environment without pip is what Ctrl-C leaves while one is made.
-    "$folder/bin/python" -m pip --version >/dev/null 2>&1 || make_environment "$folder"
+    "$folder/$programs/python" -m pip --version >/dev/null 2>&1 || make_environment "$folder"
     echo "Installing the packages of $requirements (only when it has changed) ..."
-    "$folder/bin/python" -m Middleware.cli.installing ${options[@]+"${options[@]}"} -r "$requirements"
+    "$folder/$programs/python" -m Middleware.cli.installing ${options[@]+"${options[@]}"} -r "$requirements"
     case $? in
         0) cat "${wanted[@]}" > "$stamp" ;;
         "$INTERRUPTED") exit "$INTERRUPTED" ;;  # it has said so

@@ -18,5 +18,5 @@ compgen -G "/usr/lib/postgresql/*/bin/initdb" > /dev/null || missing+=(postgresq
 [ ${#missing[@]} -eq 0 ] || install_in_ci "${missing[@]}"
 [ "${1-}" = "--prepare-only" ] && exit 0
 # The tests wait for servers and processes at least as long as they compute: two processes per core end sooner.
-workers=$(venv-tests/bin/python -c 'import os; print(2 * (os.cpu_count() or 1))')
-exec venv-tests/bin/python -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder "$@"
+workers=$("venv-tests/$programs/python" -c 'import os; print(2 * (os.cpu_count() or 1), end="")')
+exec "venv-tests/$programs/python" -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder "$@"
