@@ -127,7 +127,8 @@ def _directory(directory: DataDirectory) -> Iterator[Finding]:
         )
     # With the sticky bit, as of /tmp, others cannot touch what is not theirs.
     if os.name != "nt" and existing == path and _mode(path) & stat.S_IWOTH and not _mode(path) & stat.S_ISVTX:
-        yield directory.finding("warning", "every user of this computer can change what it holds", command(["chmod", "o-w", path]))
+        cure = command(["chmod", "o-w", path])
+        yield directory.finding("warning", "every user of this computer can change what it holds", cure)
 
 
 def _existing(path: str) -> str:
