@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
@@ -31,14 +32,16 @@ class CancelScope:
         self._callbacks: dict[int, Callable[[], object]] = {}
         self._tokens = itertools.count(1)
         self.reason = ""
+        # Monotonic seconds.
+        self.cancelled_at: float | None = None
 
     def cancel(self, reason: str = "") -> bool:
         """Set the flag and run the callbacks. Return False if it was already set."""
         with self._lock:
             if self.cancelled:
                 return False
-            # In this order, as other threads read the reason as soon as the flag is set.
-            self.reason = reason
+            # In this order, as other threads read these as soon as the flag is set.
+            self.reason, self.cancelled_at = reason, time.monotonic()
             self.cancelled = True
             callbacks = list(self._callbacks.values())
             self._callbacks.clear()

@@ -151,7 +151,8 @@ class RequestContext:
         """Return whether the request was cancelled before its answer was complete."""
         if not self.cancel_scope.cancelled:
             return False
-        answered, cancelled = self.answered_at, self.cancelled_at
+        # The thread that cancels notes it here a moment later, in which the answer may end.
+        answered, cancelled = self.answered_at, self.cancelled_at or self.cancel_scope.cancelled_at
         return answered is None or (cancelled is not None and cancelled <= answered)
 
     def free_slot(self) -> None:

@@ -39,7 +39,7 @@ def is_cut_off(request: RequestContext) -> bool:
 
 
 def _note_cancellation(request: RequestContext) -> None:
-    request.cancelled_at = time.monotonic()
+    request.cancelled_at = request.cancel_scope.cancelled_at
     # The thread that cancels may serve another user, but the line belongs to this request's user.
     with request_scope(request):
         logger.info("Request %s is cancelled: %s", request.request_id, request.cancel_scope.reason or "its id was sent")

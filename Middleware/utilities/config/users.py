@@ -356,7 +356,7 @@ def get_discussions_root_directory() -> str:
 
 
 def own_discussions_root(user: str | None = None) -> str:
-    """Return the folder of the discussions of ``user`` (None: the current one), also where a trial uses another."""
+    """Return the folder of the discussions of ``user`` (None: the current one), also where a request uses others."""
     return choose_directory(
         instance.DISCUSSION_DIRECTORY,
         _discussion_directory(user),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -184,3 +185,19 @@ def test_no_line_above_the_level_info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     finish(RequestContext())
     assert lines(caplog) == []
+
+
+def test_an_answer_that_ends_in_the_moment_of_its_cancellation_is_cut_short() -> None:
+    """Other threads see the flag before this thread has noted the time in the request."""
+    request, seen = RequestContext(user="ann"), list[bool]()
+
+    def end() -> None:
+        request.answered_at = time.monotonic()
+        seen.append(request.was_cut_short)
+
+    request.cancel_scope.add_callback(end)
+    request.cancel_scope.cancel()
+    assert seen == [True]
+    answered = RequestContext(user="ann", answered_at=time.monotonic())
+    answered.cancel_scope.cancel()
+    assert not answered.was_cut_short
