@@ -27,7 +27,7 @@ from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.users import get_current_username
 from Middleware.utilities.discussions.client_keys import data_key, key_name
-from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for
+from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for, owner_mark
 from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.json_data import compact_json, from_stored_json, to_stored_json
 from Middleware.utilities.once import MAX_REMEMBERED, BoundedCache, OwnedCache
@@ -315,7 +315,9 @@ def _wanted(request: RequestContext, calls: Sequence[ToolCall], question: str, p
         ids.append(found)
         # The case of a name may have been changed for the client.
         shapes.append([name.lower(), json.loads(repaired_arguments(arguments))])
-    owner = get_current_username(), key_name(request.api_key, get_current_username()) or ""
+    key, user = request.api_key, get_current_username()
+    # If the name cannot be known, this is still not a client without a key, nor one with another key.
+    owner = user, (key_name(key, user) or owner_mark(key)) if key else ""
     shape = json.dumps(sorted(shapes, key=repr), sort_keys=True, default=str)
     return KeptAnswer(owner, tuple(ids), _hash(shape), f"{_hash(question)}:{place}")
 

@@ -524,7 +524,10 @@ def test_repaired_arguments_are_the_same(lab: ApiLab, returned: str) -> None:
     assert members(assistants(payloads(lab)[-1])[0]) == {"reasoning_content": "Hm"}
 
 
-def test_nobody_elses(lab: ApiLab) -> None:
+@pytest.mark.parametrize("named", [True, False], ids=["", "the salt of the keys became unreadable"])
+def test_nobody_elses(lab: ApiLab, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
+    if not named:
+        monkeypatch.setattr(keepsakes, "key_name", lambda *_: None)
     scripted(lab, openai({"reasoning_content": "Hm", "tool_calls": [call()]}), done)
     mine = Client(lab, "chat", brings=False, key="sk-one")
     mine.asks()
