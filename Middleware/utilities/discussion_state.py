@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -177,4 +177,9 @@ class Discussions(Protocol):
         """Store a salt, unless there is one; return the one that is stored. Raises KeySaltError and OSError."""
 
     def has_key(self, name: str, user: str | None = None) -> bool:
-        """Return whether a key, by the name that it has here, has discussions."""
+        """Return whether a key, by the name that it has here, has discussions. Raises StateUnavailableError."""
+
+    def first_name(self, names: Sequence[str], user: str | None = None) -> str | None:
+        """Return that of the names of a key under which its data is: the first one, in the first place that has any;
+        None without data. If a database is away, the last name may be returned unseen: the caller has to name the one
+        whose data must not be hidden by new data last."""

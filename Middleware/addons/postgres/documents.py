@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,15 +27,7 @@ from Middleware.utilities.config.users import get_discussions_space
 from Middleware.utilities.discussion_state import DiscussionState, ListedDiscussion
 from Middleware.utilities.discussions.discussion_folder import KEY_FOLDER, DiscussionFolder
 from Middleware.utilities.discussions.stored_files import cipher_of, encoded
-from Middleware.utilities.encryption_utils import (
-    MOST_DERIVED_KEYS,
-    NAME_START,
-    Cipher,
-    KeySalt,
-    cipher_for,
-    file_named,
-    is_token,
-)
+from Middleware.utilities.encryption_utils import MOST_DERIVED_KEYS, Cipher, KeySalt, cipher_for, file_named, is_token
 from Middleware.utilities.files.file_access import PathLocks
 from Middleware.utilities.files.path_utils import folded_name, is_flat_name
 from Middleware.utilities.once import BoundedCache
@@ -109,7 +101,8 @@ class DatabaseDiscussions:
         self.database, self.session = database, session
         self.cache: BoundedCache[tuple[str, ...], _Document] = BoundedCache(_CACHED_DOCUMENTS, _weight, _CACHED_BYTES)
         self._salts: dict[str, KeySalt | None] = {}
-        self._without_data: BoundedCache[tuple[str, str], bool] = BoundedCache(MOST_DERIVED_KEYS)
+        # By the space and the names of a key: the one that has data, or "".
+        self._first_names: BoundedCache[tuple[str, ...], str] = BoundedCache(MOST_DERIVED_KEYS)
 
     @property
     def worker(self) -> int:
@@ -146,18 +139,22 @@ class DatabaseDiscussions:
         return self.key_salt(user) or salt
 
     def has_key(self, name: str, user: str | None = None) -> bool:
-        place = storable(get_discussions_space(user)), name
-        # A server gives no data to a name that has none, but to that in format 2.
-        if place in self._without_data:
-            return False
-        try:
-            [(found,)] = self.database.read(_HOLDS_KEY, [*place, name])
-        # Nothing is stored without the database, which is reported where it is needed.
-        except StateUnavailableError:
-            return False
-        if not found and not name.startswith(NAME_START):
-            self._without_data.put(place, True)
+        [(found,)] = self.database.read(_HOLDS_KEY, [storable(get_discussions_space(user)), name, name])
         return bool(found)
+
+    def first_name(self, names: Sequence[str], user: str | None = None) -> str | None:
+        place = storable(get_discussions_space(user)), *names
+        known = self._first_names.get(place)
+        if known is None:
+            try:
+                known = next((name for name in names if self.has_key(name, user)), "")
+            # The database may be back before the request ends. What it writes then would hide all data under a later
+            # name, if it had the name of a key without data.
+            except StateUnavailableError:
+                return names[-1]
+            # A server writes under no other name while this one has data, or none has.
+            self._first_names.put(place, known)
+        return known or None
 
     def hold_data_of_a_key(self, discussion_id: str) -> bool:
         folded = folded_name(discussion_id)

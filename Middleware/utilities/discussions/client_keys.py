@@ -36,10 +36,9 @@ def key_place(api_key: str, user: str | None = None) -> KeyPlace:
     if salt is None:
         return KeyPlace(old)
     new = key_folder_name(api_key, salt)
-    # Data in format 2 comes first: an older program, or a backup, may have put a folder of format 1 next to it.
-    if stored.has_key(old, user) and not stored.has_key(new, user):
-        return KeyPlace(old)
-    return KeyPlace(new, salt)
+    # Data in format 2 comes first: an older program, or a backup, may have put a folder of format 1 next to it. But the
+    # installation's folder, which is used while the disk with the data is away, does not come before that disk.
+    return KeyPlace(old) if stored.first_name((new, old), user) == old else KeyPlace(new, salt)
 
 
 def key_name(api_key: str | None, user: str | None) -> str | None:

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -262,6 +262,10 @@ class DiscussionFolders:
 
     def has_key(self, name: str, user: str | None = None) -> bool:
         return any(os.path.isdir(os.path.join(root, name)) for root in _own_roots(user))
+
+    def first_name(self, names: Sequence[str], user: str | None = None) -> str | None:
+        places = ((root, name) for root in _own_roots(user) for name in names)
+        return next((name for root, name in places if os.path.isdir(os.path.join(root, name))), None)
 
     def hold_data_of_a_key(self, discussion_id: str) -> bool:
         # Other spellings of the name count too: file systems may ignore case and invisible characters.

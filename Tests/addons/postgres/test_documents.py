@@ -16,8 +16,15 @@ from Middleware.exceptions import DataKeyError, StateConflictError, StateUnavail
 from Middleware.models.process import Process, install, process
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.discussion_state import BACKUP, COMPACTOR, MEMORIES, DiscussionState
+from Middleware.utilities.discussions.client_keys import key_place
 from Middleware.utilities.discussions.discussion_folder import discussions, holds_data_of_a_key, stored_discussion
-from Middleware.utilities.encryption_utils import derive_encryption_key, is_token
+from Middleware.utilities.encryption_utils import (
+    KeySalt,
+    derive_encryption_key,
+    hash_api_key,
+    is_token,
+    key_folder_name,
+)
 from Tests.postgres_lab import open_database
 
 pytestmark = pytest.mark.slow
@@ -459,6 +466,30 @@ def test_what_could_not_be_read_under_a_lock_is_not_replaced_under_it(
         with pytest.raises(StateConflictError):
             store.save_summary("only what is new", "h2")
     assert MemoryStore(worker.state()).summary() == ("all so far", "h1")
+
+
+@pytest.mark.parametrize("stored", ["format 1", "format 2", "both", "nothing"])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_key_keeps_its_data_when_the_database_was_away(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, stored: str, known: bool
+) -> None:
+    """What a request writes that began while the database was away never hides what the key had."""
+    key, salt = "wilmer-a-key-of-some-length", KeySalt(bytes(32), 2**14, 8, 1)
+    process().one(discussions).keep_key_salt(salt)
+    names = {"format 1": hash_api_key(key), "format 2": key_folder_name(key, salt)}
+    for one, name in names.items():
+        if stored in (one, "both"):
+            worker.state("years", name).write(NAME, b"[]")
+    expected = names["format 1" if stored == "format 1" else "format 2"]
+    if known:
+        assert key_place(key).name == expected
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "run", lambda *_, **__: (_ for _ in ()).throw(StateUnavailableError()))
+        during = key_place(key).name
+    # A key that this worker has not seen before may have data in format 1.
+    assert during == (expected if known else names["format 1"])
+    worker.state("new", during).write(NAME, b"[]")
+    assert key_place(key).name == (during if stored == "nothing" else expected)
 
 
 def test_the_stores_of_the_program_work_on_it(worker: Worker) -> None:

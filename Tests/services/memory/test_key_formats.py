@@ -68,7 +68,14 @@ PLACES = {
     "stored in format 1 in the installation": (SALT, (f"install/Public/DiscussionIds/{FIRST}",), FIRST),
     "stored in format 2": (SALT, (f"D/{NEW}",), NEW),
     "stored in both": (SALT, (f"D/{FIRST}", f"D/{NEW}"), NEW),
-    "stored in both, elsewhere": (SALT, (f"D/{FIRST}", f"install/Public/DiscussionIds/{NEW}"), NEW),
+    # What was stored while the disk with D was away does not hide what is on it.
+    "stored in both, elsewhere": (SALT, (f"D/{FIRST}", f"install/Public/DiscussionIds/{NEW}"), FIRST),
+    "stored in both, format 1 elsewhere": (SALT, (f"D/{NEW}", f"install/Public/DiscussionIds/{FIRST}"), NEW),
+    "stored in both, both elsewhere": (
+        SALT,
+        tuple(f"install/Public/DiscussionIds/{name}" for name in (FIRST, NEW)),
+        NEW,
+    ),
     "stored for another key": (SALT, (f"D/{hash_api_key(OTHER)}",), NEW),
     "the name of a file": (SALT, (f"D/{FIRST}.json",), NEW),
 }
@@ -182,6 +189,17 @@ def test_a_salt_that_is_lost(lab: DiscussionLab, place: str) -> None:
     file.unlink()
     folder.rmdir()
     assert key_place(KEY).name == FIRST  # nothing is lost with it
+
+
+def test_a_disk_that_was_away_keeps_its_data(lab: DiscussionLab) -> None:
+    put(lab)
+    (lab.root / FIRST / "years").mkdir(parents=True)
+    assert key_place(KEY).name == FIRST
+    lab.root.rename(lab.root.parent / "away")
+    keys = discussion_keys(KEY)
+    (lab.root.parent / "install/Public/DiscussionIds" / str(keys.key_hash) / "a minute").mkdir(parents=True)
+    (lab.root.parent / "away").rename(lab.root)
+    assert key_place(KEY).name == FIRST
 
 
 def test_a_folder_in_place_of_the_salt(lab: DiscussionLab) -> None:
