@@ -625,7 +625,7 @@ def test_a_salt_that_cannot_be_used_stops_it(lab: RekeyLab, tool: Tool, content:
     lab.fill("d1", cipher_of(OLD))
     (lab.root / SALT_FILE).unlink()
     if content is None:
-        lab.new.mkdir()
+        (lab.new / "d1").mkdir(parents=True)
     else:
         (lab.root / SALT_FILE).write_text(content, encoding="utf-8")
     before = lab.everything()

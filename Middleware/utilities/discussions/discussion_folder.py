@@ -24,7 +24,7 @@ from Middleware.utilities.discussion_state import (
     DiscussionState,
     ListedDiscussion,
 )
-from Middleware.utilities.discussions.key_salts import KEY_FOLDER_2, SaltFiles
+from Middleware.utilities.discussions.key_salts import KEY_FOLDER_2, SaltFiles, holds_folders
 from Middleware.utilities.discussions.stored_files import (
     PRIVATE_FILE,
     PRIVATE_FOLDER,
@@ -272,8 +272,7 @@ class DiscussionFolders:
         if not KEY_FOLDER.fullmatch(folded_name(discussion_id)):
             return False
         try:
-            with os.scandir(DiscussionFolder(discussion_id).folder) as entries:
-                return any(map(os.path.isdir, entries))
+            return holds_folders(DiscussionFolder(discussion_id).folder)
         except (OSError, ValueError):
             return False
 

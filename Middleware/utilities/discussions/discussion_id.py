@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from Middleware.models.messages import Message
 from Middleware.models.request_context import current_request
-from Middleware.utilities.files.path_utils import is_storable_name
+from Middleware.utilities.discussions.key_salts import SALT_FILE
+from Middleware.utilities.files.path_utils import folded_name, is_storable_name
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,8 @@ def without_discussion_id_tags(text: str) -> str:
 def _checked(name: str) -> str | None:
     if not name.strip():
         return None
-    if not is_storable_name(name):
+    # The salt of the keys would be looked for in a discussion of its name.
+    if not is_storable_name(name) or folded_name(name) == SALT_FILE:
         request = current_request()
         logger.warning(
             "The discussion id of this request cannot be a folder name; the request runs without one%s",

@@ -86,6 +86,23 @@ class SaltFiles:
         return known or salt
 
 
+def holds_folders(path: str) -> bool:
+    """Return whether a folder holds others, as that of a key does, and that of a discussion does not. Raises OSError,
+    and ValueError for what cannot be a path."""
+    with os.scandir(path) as entries:
+        return any(map(os.path.isdir, entries))
+
+
+def _is_of_a_key(path: str) -> bool:
+    # Clients without a key may call their discussions as they like.
+    try:
+        return holds_folders(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+
+
 def _read(path: str, roots: Sequence[str]) -> KeySalt | None:
     try:
         with open(path, encoding="utf-8") as file:
@@ -96,7 +113,8 @@ def _read(path: str, roots: Sequence[str]) -> KeySalt | None:
         return parse_salt("", path)
     except OSError as error:
         raise KeySaltError(f"{SALT_FILE} cannot be read: {error.strerror}. {_UNCHANGED}", path) from None
-    lost = [name for root in roots if os.path.isdir(root) for name in os.listdir(root) if KEY_FOLDER_2.fullmatch(name)]
+    names = [(root, name) for root in roots if os.path.isdir(root) for name in os.listdir(root)]
+    lost = [name for root, name in names if KEY_FOLDER_2.fullmatch(name) and _is_of_a_key(os.path.join(root, name))]
     if lost:
         raise missing_salt(len(lost), path)
     return None

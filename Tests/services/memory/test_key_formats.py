@@ -174,7 +174,7 @@ def test_a_salt_that_is_lost(lab: DiscussionLab, place: str) -> None:
     file = put(lab)
     assert key_place(KEY).name == NEW
     folder = lab.root.parent / place / NEW
-    folder.mkdir(parents=True)
+    (folder / "d1").mkdir(parents=True)
     file.unlink()
     for act in (lambda: discussion_keys(KEY), lambda: use_format_2(OTHER, ["alice"])):
         with pytest.raises(KeySaltError, match=r"is missing, and the conversations of 1 API key .* from a backup"):
@@ -187,8 +187,21 @@ def test_a_salt_that_is_lost(lab: DiscussionLab, place: str) -> None:
     assert key_place(KEY).name == NEW
     (lab.root.parent / "away").rename(lab.root)
     file.unlink()
-    folder.rmdir()
+    (folder / "d1").rmdir()
     assert key_place(KEY).name == FIRST  # nothing is lost with it
+
+
+@pytest.mark.parametrize("name", [NEW, "v2-" + "0" * 32])
+@pytest.mark.parametrize("content", ["nothing", "memories.json", "a file of this name"])
+def test_discussions_without_a_key_are_not_lost_with_a_salt(lab: DiscussionLab, name: str, content: str) -> None:
+    """Clients without a key choose the names of their discussions, and must not stop those with one."""
+    if content == "a file of this name":
+        (lab.root / name).write_text("", encoding="utf-8")
+    else:
+        (lab.root / name).mkdir()
+    if content == "memories.json":
+        (lab.root / name / content).write_text("[]", encoding="utf-8")
+    assert key_place(KEY).name == FIRST and use_format_2(KEY, ["alice"]) == ["alice"]
 
 
 def test_a_disk_that_was_away_keeps_its_data(lab: DiscussionLab) -> None:

@@ -56,7 +56,12 @@ def test_first_complete_tag(contents: list[Any], expected: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["../evil", "a/b", "C:x", "..", ".", "a\\b", "a\tb", "12:30", "a\x85b", "a\x00b", "x" * 256, "é" * 128]
+    "name",
+    [
+        *["../evil", "a/b", "C:x", "..", ".", "a\\b", "a\tb", "12:30", "a\x85b", "a\x00b", "x" * 256, "é" * 128],
+        # A folder there would be in the way of the file, in any spelling that a file system takes for the same.
+        *["key-salt.json", "KEY-Salt.json", "key-salt\u200b.json", "ｋey-salt.json"],
+    ],
 )
 def test_unsafe_ids_are_none(name: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
@@ -82,6 +87,8 @@ def test_an_unsafe_id_is_told_with_its_request(caplog: pytest.LogCaptureFixture)
         "می\u200cخواهم",
         "a\u00a0b",
         "a\u00adb",
+        "key-salt",
+        "my key-salt.json",
     ],
 )
 def test_unusual_but_safe(name: str) -> None:
