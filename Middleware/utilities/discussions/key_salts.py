@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -59,7 +60,7 @@ class SaltFiles:
         self._known: BoundedCache[str, tuple[Signature | None, KeySalt | None]] = BoundedCache(16)
 
     def read(self, roots: Sequence[str]) -> KeySalt | None:
-        """Return the salt in the first folder; None without one. The others may hold folders of keys, too.
+        """Return the salt of the first folder, which gets a copy of that of the next one if it has none; None without.
 
         Raises KeySaltError for one that cannot be used, and for one that is missing while folders in format 2 exist.
         """
@@ -69,7 +70,7 @@ class SaltFiles:
         # A disk that was unmounted takes the folder along, and brings it back with the same salt.
         if known is not None and (known[0] == signature or not os.path.isdir(roots[0])):
             return known[1]
-        salt = _read(path, roots)
+        salt = self._found(path, roots)
         if not is_unsettled(signature):
             self._known.put(path, (signature, salt))
         return salt
@@ -77,13 +78,32 @@ class SaltFiles:
     def keep(self, roots: Sequence[str], salt: KeySalt) -> KeySalt:
         """Store a salt in the first folder, unless it has one; return the one that it has. Raises as ``read``,
         and OSError."""
-        os.makedirs(roots[0], exist_ok=True)
-        with folder_lock(roots[0]):
-            # Another process may have made it in the meantime.
-            known = self.read(roots)
-            if known is None:
-                atomic_write(os.path.join(roots[0], SALT_FILE), salt_text(salt).encode("ascii"), PRIVATE_FILE)
-        return known or salt
+        return self.read(roots) or _store(os.path.join(roots[0], SALT_FILE), salt)
+
+    def _found(self, path: str, roots: Sequence[str]) -> KeySalt | None:
+        salt = _read(path, roots[0])
+        for root in roots[1:] if salt is None else ():
+            other = os.path.join(root, SALT_FILE)
+            # Without a salt there, its folders of keys were made with that of the first folder.
+            salt = _read(other, root, path)
+            if salt is not None:
+                # The first folder is about to get data by this salt. One that cannot be written gets none.
+                with contextlib.suppress(OSError):
+                    return _store(path, salt)
+                break
+        return salt
+
+
+def _store(path: str, salt: KeySalt) -> KeySalt:
+    """Store a salt, unless there is one; return the one that is there. Raises KeySaltError and OSError."""
+    root = os.path.dirname(path)
+    os.makedirs(root, exist_ok=True)
+    with folder_lock(root):
+        # Another process may have made it in the meantime.
+        known = _read(path, root)
+        if known is None:
+            atomic_write(path, salt_text(salt).encode("ascii"), PRIVATE_FILE)
+    return known or salt
 
 
 def holds_folders(path: str) -> bool:
@@ -103,7 +123,8 @@ def _is_of_a_key(path: str) -> bool:
         return True
 
 
-def _read(path: str, roots: Sequence[str]) -> KeySalt | None:
+def _read(path: str, root: str, missed: str = "") -> KeySalt | None:
+    """``missed``: what errors call a salt that is missing; by default ``path``."""
     try:
         with open(path, encoding="utf-8") as file:
             return parse_salt(file.read(), path)
@@ -113,10 +134,10 @@ def _read(path: str, roots: Sequence[str]) -> KeySalt | None:
         return parse_salt("", path)
     except OSError as error:
         raise KeySaltError(f"{SALT_FILE} cannot be read: {error.strerror}. {_UNCHANGED}", path) from None
-    names = [(root, name) for root in roots if os.path.isdir(root) for name in os.listdir(root)]
-    lost = [name for root, name in names if KEY_FOLDER_2.fullmatch(name) and _is_of_a_key(os.path.join(root, name))]
+    names = os.listdir(root) if os.path.isdir(root) else ()
+    lost = [name for name in names if KEY_FOLDER_2.fullmatch(name) and _is_of_a_key(os.path.join(root, name))]
     if lost:
-        raise missing_salt(len(lost), path)
+        raise missing_salt(len(lost), missed or path)
     return None
 
 

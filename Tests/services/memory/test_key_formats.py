@@ -215,6 +215,49 @@ def test_a_disk_that_was_away_keeps_its_data(lab: DiscussionLab) -> None:
     assert key_place(KEY).name == FIRST
 
 
+INSTALLED = "install/Public/DiscussionIds"
+FOLDERS: dict[str, tuple[tuple[str, ...], KeySalt | None, KeySalt | None, bool]] = {
+    "an empty folder": (("bobs",), None, SALT, True),
+    "none as yet": ((), None, SALT, True),
+    "with a key in format 1": ((f"bobs/{hash_api_key(OTHER)}/d1",), None, SALT, True),
+    "with a discussion without a key": (("bobs/d1",), None, SALT, True),
+    "with a salt of its own": (("bobs",), SECOND, SECOND, True),
+    "with a key in format 2, and a salt": ((f"bobs/{NEW}/d1",), SECOND, SECOND, True),
+    "with a key in format 2, but no salt": ((f"bobs/{NEW}/d1",), None, None, False),
+    "that cannot be made": (("file",), None, SALT, False),
+}
+
+
+@pytest.mark.parametrize("made, own, used, has_salt", list(FOLDERS.values()), ids=list(FOLDERS))
+def test_a_user_with_another_folder(
+    lab: DiscussionLab, made: tuple[str, ...], own: KeySalt | None, used: KeySalt | None, has_salt: bool
+) -> None:
+    """The conversations of other users, or the user's own older ones, are in the installation's folder, with a salt."""
+    place, home = lab.root.parent, lab.root.parent / INSTALLED
+    for folder in (f"{INSTALLED}/{NEW}/d1", *made):
+        (place / folder).mkdir(parents=True)
+    bobs = place / "bobs"
+    if made == ("file",):
+        (place / "file").rmdir()
+        (place / "file").write_text("", encoding="utf-8")
+        bobs = place / "file" / "bobs"
+    (home / SALT_FILE).write_text(salt_text(SALT), encoding="utf-8")
+    if own:
+        (bobs / SALT_FILE).write_text(salt_text(own), encoding="utf-8")
+    instance.DISCUSSION_DIRECTORY = None
+    lab.config.write("Users/bob", {"discussionDirectory": str(bobs), "encryptUsingApiKey": True})
+    for _ in range(2):
+        if used is None:
+            with pytest.raises(KeySaltError, match="is missing, and the conversations of 1 API key"):
+                key_place(KEY, "bob")
+        else:
+            assert key_place(KEY, "bob").name == key_folder_name(KEY, used)
+        assert (bobs / SALT_FILE).is_file() == has_salt
+    # With the copy, bob's folder can be used without the other one.
+    assert not has_salt or parse_salt((bobs / SALT_FILE).read_text(encoding="utf-8"), "") == used
+    assert key_place(KEY, "alice").name == NEW
+
+
 def test_a_folder_in_place_of_the_salt(lab: DiscussionLab) -> None:
     (lab.root / SALT_FILE).mkdir()
     with pytest.raises(KeySaltError, match="cannot be read"):
