@@ -40,7 +40,7 @@ from Middleware.utilities.encryption_utils import (
 )
 from Middleware.utilities.files.file_access import process_lock
 from Tests.integration.permissions import without_root_rights
-from Tests.scripts.rekey_lab import CONTENT, NEW, OLD, SALT, SECRET, USER, RekeyLab, cipher_of
+from Tests.scripts.rekey_lab import CONTENT, FILES, NEW, OLD, SALT, SECRET, USER, RekeyLab, cipher_of
 
 SCRIPTS = Path(__file__).parents[2] / "Scripts"
 KEYS = ("--api-key", OLD, "--new-api-key", NEW)
@@ -493,6 +493,26 @@ def test_a_journal_of_an_older_version(lab: RekeyLab, tool: Tool) -> None:
     lab.write(rekey_journal.NAME, {"completed": [str(folder / "memories.json")]})
     assert tool(*KEYS) == 0 and (lab.new / "d2/memories.json").read_bytes() == done
     lab.check(lab.new / "d1", NEW)
+
+
+@pytest.mark.parametrize("new", [NEW, OLD], ids=["another key", "the same key"])
+@pytest.mark.parametrize("done", [(), FILES], ids=["nothing done", "one done"])
+def test_an_older_version_was_interrupted(lab: RekeyLab, tool: Tool, new: str, done: tuple[str, ...]) -> None:
+    """It knew only format 1; what it has begun is finished in it, and gets format 2 by the next change."""
+    lab.fill("d1", cipher_of(OLD))
+    lab.fill("d2", cipher_for(derive_encryption_key(new if done else OLD, USER)))
+    names, completed = [hash_api_key(OLD), hash_api_key(new)], [f"d2/{name}" for name in done]
+    begun = {"operation": "re-key", "user": USER, "old": names[0], "new": names[1], "completed": completed}
+    lab.write(rekey_journal.NAME, begun)
+    # Anything else still has to wait.
+    before = lab.everything()
+    for words in ((), ("--new-api-key", "third-key-0123456789")):
+        assert tool("--api-key", OLD, *words) == 1 and "something else" in tool.err and lab.everything() == before
+    assert tool("--api-key", OLD, "--new-api-key", new) == 0
+    for name in ("d1", "d2"):
+        lab.check(lab.root / names[1] / name, new, salt=None)
+    assert tool("--api-key", new, "--new-api-key", new) == 0 and not list(lab.root.rglob(rekey_journal.NAME))
+    lab.check(lab.root / key_folder_name(new, SALT) / "d1", new, salt=SALT)
 
 
 KILLED = 77

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from Middleware.addons.discussions.rekey.journal import Operation
 from Middleware.cli.program import NotDoneError
@@ -64,6 +65,13 @@ class KeyChange:
         the format, or next to each other."""
         places = dict.fromkeys((self.old, KeyPlace(hash_api_key(self.old_key))))
         return [replace(self, old=place) for place in places]
+
+    def as_begun(self, journal: Mapping[str, Any]) -> KeyChange:
+        """Return the change as an older program may have begun it, by the journal: it gave the new key format 1."""
+        first = KeyPlace(hash_api_key(self.new_key)) if self.new_key else None
+        if first and (journal.get("old"), journal.get("new")) == (self.old.name, first.name):
+            return replace(self, new=first)
+        return self
 
     def keep_salt(self) -> None:
         """Store the salt of the new key. Raises NotDoneError if another one was stored a moment ago, KeySaltError,

@@ -306,6 +306,7 @@ def _advice(new: str | None, roots: list[str]) -> str:
 
 def _change_folder(folder: str, change: KeyChange, sure: bool) -> int:
     """Returns the exit status. Raises NotDoneError, OtherOperationError, OSError."""
+    change = change.as_begun(rekey_journal.read(folder))
     journal = Journal.of(folder, change.operation)
     paths = stored_files(folder)
     if not paths:
