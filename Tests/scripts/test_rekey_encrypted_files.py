@@ -29,7 +29,7 @@ from Middleware.utilities.command_lines import own_command
 from Middleware.utilities.config.lookup import reset_config_store
 from Middleware.utilities.discussion_state import SHORT
 from Middleware.utilities.discussions.client_keys import key_place
-from Middleware.utilities.discussions.key_salts import SALT_FILE, parse_salt
+from Middleware.utilities.discussions.key_salts import SALT_FILE, SaltFiles, parse_salt
 from Middleware.utilities.encryption_utils import (
     NO_CIPHER,
     KeySalt,
@@ -620,6 +620,8 @@ def test_a_change_of_format_goes_on_in_the_other_place(lab: RekeyLab) -> None:
     assert rekey_encrypted_files.main(words) == 0
     for root in (lab.root, live.parent):
         lab.check(root / key_folder_name(OLD, SALT) / "d1", OLD)
+        # A user whose folder is only one of the two can go on, too.
+        assert SaltFiles().read([str(root)]) == SALT
 
 
 def test_the_salt_is_made_before_the_first_file_is_changed(lab: RekeyLab, tool: Tool) -> None:

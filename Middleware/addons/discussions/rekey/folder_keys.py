@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -9,10 +10,12 @@ from typing import Any
 
 from Middleware.addons.discussions.rekey.journal import Operation
 from Middleware.cli.program import NotDoneError
+from Middleware.exceptions import KeySaltError
 from Middleware.models.process import process
 from Middleware.utilities import config_utils
 from Middleware.utilities.discussions.client_keys import KeyPlace, key_place, user_spellings
 from Middleware.utilities.discussions.discussion_folder import discussions
+from Middleware.utilities.discussions.key_salts import SaltFiles
 from Middleware.utilities.encryption_utils import (
     NO_CIPHER,
     Cipher,
@@ -73,12 +76,19 @@ class KeyChange:
             return replace(self, new=first)
         return self
 
-    def keep_salt(self) -> None:
+    def keep_salt(self, root: str | None = None) -> None:
         """Store the salt of the new key. Raises NotDoneError if another one was stored a moment ago, KeySaltError,
-        OSError."""
+        OSError.
+
+        ``root``: of the folder that is changed, where the salt is needed too: the discussions of others may be there.
+        """
         salt = self.new.salt if self.new else None
         if salt and process().one(discussions).keep_key_salt(salt, self.user) != salt:
             raise NotDoneError("Another process was faster. Nothing was changed; run this again.")
+        if salt and root is not None:
+            # One that is damaged, or lost, is not this user's.
+            with contextlib.suppress(KeySaltError):
+                process().one(SaltFiles).keep([root], salt)
 
     @property
     def operation(self) -> Operation:

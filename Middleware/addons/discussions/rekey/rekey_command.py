@@ -320,7 +320,7 @@ def _change_folder(folder: str, change: KeyChange, sure: bool) -> int:
     )
     if not sure:
         _ask_for_backup(folder)
-    change.keep_salt()
+    change.keep_salt(os.path.dirname(folder))
     journal.save()
     result = change_all(folder, paths, change, journal)
     _report(result, change)
