@@ -12,7 +12,7 @@ from functools import partial
 
 import psycopg
 
-from Middleware.addons.discussions.catalog import StoredDiscussion, all_discussions, discussions_in
+from Middleware.addons.discussions.catalog import StoredDiscussion, all_discussions, discussion_roots, discussions_in
 from Middleware.addons.discussions.damage_check import check
 from Middleware.addons.discussions.discussion_reader import Reader
 from Middleware.addons.discussions.memory_output import human_size, print_error, say
@@ -20,7 +20,7 @@ from Middleware.addons.postgres.database import StateConnection, first_line
 from Middleware.addons.postgres.database_address import DATABASE_VARIABLE, SCHEMES, chosen_database
 from Middleware.addons.postgres.database_discussions import database_for_command, discussions_of
 from Middleware.addons.postgres.migrations import has_schema, migrate
-from Middleware.addons.postgres.moving import Outcome, as_user, discussions_in_files, move_in, move_out, spaces
+from Middleware.addons.postgres.moving import Outcome, Space, as_user, discussions_in_files, move_in, move_out, spaces
 from Middleware.addons.postgres.stored_discussions import DiscussionName, discussion_names
 from Middleware.addons.postgres.stored_salts import salt_in, salt_out
 from Middleware.cli.arguments import (
@@ -164,22 +164,28 @@ def import_all(connection: StateConnection, options: Options) -> int:
     if options.source is not None and not os.path.isdir(options.source):
         raise NotDoneError(f"There is no folder {options.source}.")
     _warn_of_servers(connection, [options.source] if options.source else [space.root for space in spaces()])
-    roots = {space.name: options.source or space.root for space in spaces()}
+    roots = {space.name: _roots_of(space) for space in spaces()} if options.source is None else {}
 
-    def take_salt(space: str) -> None:
-        salt_in(connection, space, roots.get(space, options.source), dry_run=options.dry_run)
+    def take_salt(space: str, first: str | None = None) -> None:
+        places = [first or "", *roots.get(space, [options.source or ""])]
+        salt_in(connection, space, [place for place in places if place], dry_run=options.dry_run)
 
-    for space in roots if options.source is None else ():
+    for space in roots:
         report.count(SALT_FILE, partial(take_salt, space), "")
     for space, discussion in discussions_in_files(options.source):
 
         def act(space: str = space, discussion: StoredDiscussion = discussion) -> Outcome | None:
             if KEY_FOLDER_2.fullmatch(discussion.key_hash or ""):
-                take_salt(space)
+                take_salt(space, os.path.dirname(discussion.root))
             return move_in(connection, space, discussion, replace=options.replace, dry_run=options.dry_run)
 
         report.count(_display(discussion.key_hash, discussion.discussion_id), act, "in the database")
     return report.status("would be imported" if options.dry_run else "imported")
+
+
+def _roots_of(space: Space) -> list[str]:
+    with as_user(space.user):
+        return discussion_roots()
 
 
 def export_all(connection: StateConnection, options: Options) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+
 from Middleware.addons.postgres.database import StateConnection
 from Middleware.utilities.discussions.key_salts import SALT_FILE, SaltFiles, missing_salt, parse_salt, salt_text
 from Middleware.utilities.encryption_utils import NAME_START, KeySalt
@@ -38,11 +41,12 @@ def store_salt(connection: StateConnection, space: str, salt: KeySalt) -> None:
     connection.execute(_ADD, [space, salt_text(salt)])
 
 
-def salt_in(connection: StateConnection, space: str, root: str, *, dry_run: bool = False) -> None:
-    """Store the salt of a folder of discussions as that of a space.
+def salt_in(connection: StateConnection, space: str, roots: Sequence[str], *, dry_run: bool = False) -> None:
+    """Store the salt of folders of discussions, that of the first one that has any, as that of a space.
 
     Raises ValueError if that has another one, or if running servers would not see it, and KeySaltError.
     """
+    root = next((root for root in roots if os.path.lexists(os.path.join(root, SALT_FILE))), roots[0])
     salt, stored = SaltFiles().read([root]), stored_salt(connection, space)
     if salt is None or salt == stored:
         return

@@ -527,6 +527,38 @@ def test_the_salt_goes_along(
             database.run(lambda connection: stored_salt(connection, ""))
 
 
+@pytest.mark.parametrize("own", ["no salt", "another salt", "the same salt", "the only salt"])
+def test_the_salt_of_the_installations_folder_goes_along(
+    full: StateLab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, database_url: str, own: str
+) -> None:
+    """A user's older conversations may be there, while the user's folder has nothing of them."""
+    monkeypatch.setenv("WILMER_NEW_API_KEY", NEW)
+    monkeypatch.delenv("WILMER_DATABASE_URL")
+    assert rekey(full, monkeypatch, capsys)[0] == 0
+    monkeypatch.setenv("WILMER_DATABASE_URL", database_url)
+    older = full.install / "Public" / "DiscussionIds"
+    older.parent.mkdir(parents=True, exist_ok=True)
+    full.root.rename(older)
+    full.root.mkdir()
+    text = salt_text(KeySalt(bytes(32))) if own == "another salt" else (older / SALT_FILE).read_text(encoding="utf-8")
+    if own == "the only salt":
+        (older / SALT_FILE).unlink()
+    if own != "no salt":
+        (full.root / SALT_FILE).write_text(text, encoding="utf-8")
+    before = sorted(full.root.parent.rglob("*"))
+    assert full.run("import", "--dry-run")[0] == 0
+    assert sorted(full.root.parent.rglob("*")) == before
+    status, told, err = full.run("import")
+    if own == "another salt":
+        # They were not to be found in the files either.
+        assert status == 1 and told[-1].startswith("2 discussions imported") and len(err) == 2
+        assert all("the folder has another key-salt.json than the database" in line for line in err)
+        return
+    assert (status, told, err) == (0, ["4 discussions imported, 0 known, 0 differ"], [])
+    monkeypatch.setenv("WILMER_API_KEY", NEW)
+    assert "Mara hid the ledger." in run_memory(capsys, full, "show", "secret")
+
+
 def test_a_change_of_format_goes_on_after_an_interruption(
     full: StateLab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, database_url: str
 ) -> None:
