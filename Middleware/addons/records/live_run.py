@@ -27,7 +27,6 @@ from Middleware.models.llm_call import Attempt, LlmCallRecord
 from Middleware.models.messages import LARGEST_NUMBER, token_count
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, SentRequest
-from Middleware.utilities.discussions.client_keys import key_name
 from Middleware.utilities.discussions.discussion_id import OPEN_TAG, without_discussion_id_tags
 from Middleware.utilities.text_utils import SENTINEL_CHARACTER, restore_braces
 
@@ -297,8 +296,6 @@ class LiveRun(RunDocument):
     def _facts(self, request: RequestContext) -> RunFacts:
         self._look_into_messages()
         self.private = self.private or request.redact
-        if self.key_hash is None and request.api_key:
-            self.key_hash = key_name(request.api_key, self.user)
         route, reason = self._route(request)
         calls = list(self._answered)
         read, written, cached = _usage(calls)

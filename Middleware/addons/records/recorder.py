@@ -80,6 +80,9 @@ class RunRecorder:
         run = self._runs[request.request_id] = LiveRun(
             request, self.ring.counter, self._settings is None or self._settings.known_mode != "off", self._secret
         )
+        # Not when the facts are made: a thread of the system does that too, and under Eventlet it must not wait for the
+        # lock of the configuration.
+        run.key_hash = key_name(request.api_key, None)
         self.ring.add(run)
         if self.sink is not None:
             self.sink.began()

@@ -47,7 +47,7 @@ def key_name(api_key: str | None, user: str | None) -> str | None:
     ``user``: whose; None: unknown as yet. None without a key, and if the name cannot be known, which the request itself
     reports.
     """
-    with contextlib.suppress(WilmerError):
+    with contextlib.suppress(WilmerError, OSError):
         return key_place(api_key, user or next(iter(configured_users()), None)).name if api_key else None
     return None
 
