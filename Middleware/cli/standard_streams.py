@@ -62,14 +62,14 @@ def prepare_streams() -> None:
     """Make standard input and output safe to use, whatever they are.
 
     A stream that was closed before the start is empty. Pipes and files are UTF-8, whatever the code page or locale is;
-    bytes of an input that are not UTF-8 become lone surrogates (see ``as_text``). Characters that a terminal lacks
+    bytes of an input that are not UTF-8 become lone surrogates (see ``read_text``). Characters that a terminal lacks
     are written as escapes. Writing to an output never fails: what cannot be written is discarded.
     """
     # In this order, so that no other file takes the place of a standard stream.
     sys.stdin = sys.stdin or _nothing("r")
     if isinstance(sys.stdin, io.TextIOWrapper) and not sys.stdin.isatty():
-        # Without a conversion of line ends, which would change UTF-16.
-        sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape", newline="")
+        # Lines may come from another system. Without the argument, only Windows reads "\r\n" as the end of one.
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape", newline=None)
     sys.stdout = _safe(sys.stdout) if sys.stdout else _nothing("w")
     sys.stderr = _safe(sys.stderr) if sys.stderr else _nothing("w")
 
@@ -103,12 +103,22 @@ def _file_below(stream: TextIO) -> object:
     return getattr(buffer, "raw", buffer)
 
 
-def as_text(read: str) -> str:
-    """Return what was read from standard input. Raises UnicodeError if it was not UTF-8, or UTF-16 with its mark."""
-    data = read.encode("utf-8", "surrogateescape")
+def read_text() -> str:
+    """Return all of standard input. Raises UnicodeError if it is not UTF-8, or UTF-16 with its mark."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        # A conversion of line ends would change UTF-16.
+        sys.stdin.reconfigure(newline="")
+    data = sys.stdin.read().encode("utf-8", "surrogateescape")
     # Windows PowerShell writes such files; no UTF-8 text has this mark.
     is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return data.decode("utf-16" if is_utf16 else "utf-8").replace("\r\n", "\n")
+
+
+def read_line(prompt: str) -> str:
+    """Return the next line, without its end. Raises UnicodeError if it is not UTF-8, EOFError."""
+    line = input(prompt)
+    line.encode("utf-8")
+    return line
 
 
 def run_command(command: Callable[[], int]) -> int:

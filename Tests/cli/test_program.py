@@ -16,10 +16,11 @@ from Tests.patience import CLIENT_PATIENCE
 ROOT = config_utils.get_project_root_directory_path()
 
 
-def python(code, **environment):
+def python(code, data=None, **environment):
     return subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
+        input=data,
         capture_output=True,
         timeout=CLIENT_PATIENCE,
         env={**os.environ, **environment},
@@ -33,6 +34,16 @@ SAYS = "from Middleware.cli.program import prepare_process, say\nprepare_process
 def test_a_pipe_is_utf8(encoding):
     done = python(SAYS, PYTHONIOENCODING=encoding)
     assert done.returncode == 0 and done.stdout.decode("utf-8").strip() == "gr\u00fc\u00df \U0001f600"
+
+
+@pytest.mark.parametrize("data", ["one ü\r\ntwo\r\n", "\ufeffone ü\r\ntwo", "one ü\ntwo\n", "one ü\rtwo\r"])
+def test_lines_from_a_pipe_have_no_marks_of_their_system(data):
+    reads = (
+        "import sys\nfrom Middleware.cli.program import prepare_process\n"
+        "prepare_process(); print(ascii([input(), sys.stdin.readline().removesuffix('\\n'), sys.stdin.read()]))"
+    )
+    done = python(reads, data.encode(), PYTHONIOENCODING="cp850")
+    assert (done.stdout.decode().strip(), done.stderr) == (r"['one \xfc', 'two', '']", b"")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="its console takes all characters")

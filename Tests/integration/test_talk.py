@@ -333,7 +333,8 @@ def test_a_conversation_from_a_pipe(backend: Backend, tree: ConfigTree) -> None:
     first, second = f"{backend.hello} {TEXT}", "second 雨"
     ended = piped(tree, "chat", "Single", data=f"\ufeff{first}\r\n{second}\n".encode())
     assert ended.returncode == 0, ended.stderr
-    said = [call.json["messages"][-1]["content"].strip() for call in backend.calls("single")]
-    assert said == [first, second]
-    wrong = piped(tree, "chat", "Single", data=f"{first}\n".encode() + b"\x81\n")
-    assert wrong.returncode == 1 and "ERROR: The standard input is not UTF-8 text" in wrong.stderr.decode()
+    said = [call.json["messages"][-1]["content"] for call in backend.calls("single")]
+    assert [text.removesuffix("\n") for text in said] == [first, second]
+    for data in (f"{first}\n".encode() + b"\x81\n", f"{first}\n".encode("utf-16"), b"\xfe\xff\0h\0\n"):
+        wrong = piped(tree, "chat", "Single", data=data)
+        assert wrong.returncode == 1 and "ERROR: The standard input is not UTF-8 text" in wrong.stderr.decode()

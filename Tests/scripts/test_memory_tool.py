@@ -430,17 +430,25 @@ def test_an_unknown_user(lab: DiscussionLab, capsys: pytest.CaptureFixture[str])
 # -- as a program ------------------------------------------------------------------------------------------------------
 
 
-def run(lab: DiscussionLab, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+def run(lab: DiscussionLab, *arguments: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """With flags before the command, from another folder, and a console that knows ASCII only."""
     common = ["--ConfigDirectory", str(lab.config.root), "--DiscussionDirectory", str(lab.root), "--User", "tester"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     return subprocess.run(
         [sys.executable, str(SCRIPT), *common, *arguments],
+        input=data,
         capture_output=True,
         env=environment,
         timeout=CLIENT_PATIENCE,
         check=False,
     )
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+def test_an_id_that_is_piped_confirms_a_deletion(lab: DiscussionLab, end: str) -> None:
+    lab.store("grün", texts=("one",))
+    result = run(lab, "delete", "grün", data=f"grün{end}".encode())
+    assert result.returncode == 0 and "grün" not in run(lab, "list").stdout.decode("utf-8")
 
 
 def test_output_is_utf8_on_any_console(lab: DiscussionLab) -> None:

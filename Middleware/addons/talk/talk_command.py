@@ -40,7 +40,7 @@ from Middleware.cli.preparation import build_application, configure
 from Middleware.cli.program import program_name, say
 from Middleware.cli.running_server import announced, find_server
 from Middleware.cli.signals import INTERRUPTED
-from Middleware.cli.standard_streams import as_text
+from Middleware.cli.standard_streams import read_line, read_text
 from Middleware.exceptions import OperatorError, WilmerError
 from Middleware.utilities.terminal import wants_colour
 from Middleware.utilities.text_utils import did_you_mean
@@ -65,7 +65,7 @@ def try_main(words: Sequence[str]) -> int:
     text = options.text
     if text == "-":
         try:
-            text = as_text(sys.stdin.read())
+            text = read_text()
         except UnicodeError:
             parser.error(NOT_TEXT)
     if not text.strip():
@@ -247,7 +247,7 @@ def _converse(connection: Connection, terminal: TerminalWriter, model: str) -> N
 def _typed() -> str | None:
     """Return the next line; None at the end of the input, and after Ctrl-C. Raises OperatorError."""
     try:
-        return as_text(input(PROMPT if sys.stdin.isatty() else ""))
+        return read_line(PROMPT if sys.stdin.isatty() else "")
     except (EOFError, KeyboardInterrupt):
         print()
         return None
