@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from datetime import date
 
 from Middleware.common.constants import VERSION
@@ -32,3 +33,10 @@ def test_the_newest_entry_is_the_version_of_the_program() -> None:
 def test_each_entry_says_what_changed_for_the_configuration() -> None:
     for entry in re.split(r"^## ", CHANGELOG, flags=re.MULTILINE)[1:]:
         assert entry.count("### What changed for your configuration") == 1, entry.splitlines()[0]
+
+
+def test_nothing_is_said_twice() -> None:
+    items = re.findall(r"(?ms)^\* (.*?)(?=^\S|^$|\Z)", CHANGELOG)
+    sentences = [sentence for item in items for sentence in re.split(r"(?<=[.:;]) ", " ".join(item.split()))]
+    assert [one for one, count in Counter(sentences).items() if count > 1] == []
+    assert len(sentences) > 2 * len(items) > 100
