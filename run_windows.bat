@@ -4,11 +4,11 @@ rem and starts WilmerAI. All arguments go to run_waitress.py. Exit statuses are 
 rem crashes or is interrupted has a negative one, and outside of parentheses, where they are those of the line before.
 setlocal
 set "STATUS=1"
-rem Explorer calls cmd /c with the script in two pairs of quotation marks and a blank at the end; terminals, services and
-rem the task scheduler do not.
+rem Explorer calls cmd.exe /c with the script in two pairs of quotation marks and a blank at the end. For a command
+rem before a pipe, which ends with a blank as well, cmd calls itself with /S /D /c.
 set "CALLED=%cmdcmdline:"=%"
 set "CLICKED="
-if "%CALLED:~-1%"==" " if not "%CALLED:/c =%"=="%CALLED%" set "CLICKED=1"
+if "%CALLED:~-1%"==" " if not "%CALLED:cmd.exe /c =%"=="%CALLED%" set "CLICKED=1"
 cd /d "%~dp0" || goto end
 
 venv\Scripts\python.exe -c "" >nul 2>nul
@@ -54,7 +54,8 @@ goto end
 copy /y requirements.lock venv\installed-requirements.lock >nul
 
 :start
-set "WILMER_START_SCRIPT=run_windows.bat"
+rem PowerShell finds nothing in the current folder without ".\".
+set "WILMER_START_SCRIPT=.\run_windows.bat"
 venv\Scripts\python.exe run_waitress.py %*
 set "STATUS=%errorlevel%"
 

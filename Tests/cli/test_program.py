@@ -71,7 +71,7 @@ def test_a_low_descriptor_limit_is_raised():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start_script", ["", "bash run_macos.sh"])
+@pytest.mark.parametrize("start_script", ["", "bash run_macos.sh", r".\run_windows.bat"])
 @pytest.mark.parametrize("script", ["run_waitress.py", "server.py"])
 def test_the_usage_names_what_a_person_types(script, start_script):
     def output(*words):

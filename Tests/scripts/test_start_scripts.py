@@ -88,6 +88,30 @@ def start(project: Path, path: str | None = None) -> subprocess.CompletedProcess
     )
 
 
+# How programs call cmd, as %cmdcmdline% has it.
+@pytest.mark.parametrize(
+    ("line", "is_clicked"),
+    [
+        (r'C:\WINDOWS\system32\cmd.exe /c ""C:\R & D\run_windows.bat" "', True),
+        (r'"C:\Windows\System32\CMD.EXE" /C ""C:\WilmerAI\run_windows.bat" "', True),
+        # PowerShell, and programs.
+        (r'C:\WINDOWS\system32\cmd.exe /c ""C:\WilmerAI\run_windows.bat" check"', False),
+        (r'C:\WINDOWS\system32\cmd.exe /c ""C:\WilmerAI\run_windows.bat""', False),
+        # A window that was open before.
+        (r'"C:\WINDOWS\system32\cmd.exe" ', False),
+        # run_windows.bat check | more, and type message.txt | run_windows.bat try me -
+        (r'C:\WINDOWS\system32\cmd.exe  /S /D /c" run_windows.bat check "', False),
+        (r'C:\WINDOWS\system32\cmd.exe  /S /D /c" run_windows.bat try me -"', False),
+    ],
+)
+def test_only_a_window_of_a_double_click_waits_for_a_key(line: str, is_clicked: bool) -> None:
+    script = (PROJECT / "run_windows.bat").read_text(encoding="utf-8")
+    tests = re.search(r'^if "%CALLED:~-1%"=="(.)" if not "%CALLED:(.+)=%"=="%CALLED%" set', script, re.MULTILINE)
+    assert tests
+    called = line.replace('"', "").lower()
+    assert (called.endswith(tests[1]) and tests[2].lower() in called) == is_clicked
+
+
 @pytest.mark.parametrize("served", [(3, minor) for minor in range(OLDEST[1], NEWEST[1] + 1)])
 @pytest.mark.parametrize("script", ["Scripts/environment.sh", "run_windows.bat"])
 def test_every_served_python_is_looked_for(script: str, served: tuple[int, int]) -> None:

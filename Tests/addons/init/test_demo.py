@@ -13,6 +13,7 @@ from Middleware.addons.init import demo, demo_backend
 from Middleware.cli.arguments import LaunchArguments
 from Middleware.cli.program import StartError
 from Middleware.common import instance_global_variables as instance
+from Middleware.utilities.command_lines import command
 from Tests.patience import PATIENCE
 
 
@@ -139,14 +140,15 @@ def test_another_program_at_the_port_is_an_error(monkeypatch):
         demo.start_backend(listener.getsockname()[1])
 
 
-@pytest.mark.parametrize("script", ["bash run_linux.sh", "bash run_macos.sh", "run_windows.bat"])
+@pytest.mark.parametrize("script", ["bash run_linux.sh", "bash run_macos.sh", r".\run_windows.bat"])
 def test_the_instructions_begin_with_a_chat_in_a_terminal(monkeypatch, script):
     monkeypatch.setenv("WILMER_START_SCRIPT", script)
     for name in ("USERS", "CONFIG_DIRECTORY", "PUBLIC_DIRECTORY"):
         monkeypatch.setattr(instance, name, None)
     monkeypatch.delenv("WILMER_CONTAINER", raising=False)
     lines = demo.instructions("http://127.0.0.1:5000")
-    chat = next(number for number, line in enumerate(lines) if line.endswith(f"  {script} chat demo"))
+    shown = "  " + command([*script.split(), "chat", "demo"])
+    chat = next(number for number, line in enumerate(lines) if line.endswith(shown))
     assert chat < next(number for number, line in enumerate(lines) if "curl" in line)
     assert any(line.endswith(" chat demo --ask-key") for line in demo.instructions("http://127.0.0.1:5000", True))
     monkeypatch.setattr(instance, "USERS", ["demo"])
