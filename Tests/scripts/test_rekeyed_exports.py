@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,8 @@ from Middleware.addons.discussions.removal import Removal
 from Middleware.addons.records.console_folder import ConsoleFolder
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import DataKeyError
+from Tests.integration.launcher import PROJECT
+from Tests.patience import CLIENT_PATIENCE
 from Tests.scripts.rekey_lab import NEW, OLD, RekeyLab, cipher_of
 
 NAME = "The mill-0123456789abcdef-1"
@@ -130,6 +134,13 @@ def _interrupted_among_the_exports(lab: ExportLab) -> str:
     return _to_a_new_key(lab)
 
 
+def _in_a_folder_that_is_named(lab: ExportLab) -> str:
+    flags = ["--yes", "--api-key", OLD, "--new-api-key", NEW, "--ConsoleDirectory", lab.console.path]
+    script = [sys.executable, str(PROJECT / "Scripts/rekey_encrypted_files.py")]
+    subprocess.run([*script, *lab.arguments(*flags)], check=True, timeout=CLIENT_PATIENCE)
+    return NEW
+
+
 WAYS: tuple[Callable[[ExportLab], str], ...] = (
     _to_a_new_key,
     _twice,
@@ -140,6 +151,7 @@ WAYS: tuple[Callable[[ExportLab], str], ...] = (
     _the_new_key_has_a_folder,
     _interrupted_before_the_folder_gets_its_name,
     _interrupted_among_the_exports,
+    _in_a_folder_that_is_named,
 )
 
 
@@ -190,3 +202,9 @@ def test_links_and_folders_among_the_exports(lab: ExportLab, capsys: pytest.Capt
     assert lab.rekey() == 0
     assert link.is_symlink() and folder.is_dir() and aside.read_bytes() == before
     assert f"exports/{link.name}: is a link to {aside}" in capsys.readouterr().err
+
+
+def test_the_folder_of_the_exports_can_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        rekey_command.main(["--help"])
+    assert "--ConsoleDirectory P" in capsys.readouterr().out

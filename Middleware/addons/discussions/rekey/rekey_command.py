@@ -44,10 +44,10 @@ STOP THE SERVER FIRST. The keys can be set in the environment (WILMER_API_KEY, W
 this machine do not see them. On a terminal, the command asks for the old key if it is missing, then for the new
 one. Without a new key, everything is decrypted. --User is the user that the server runs as, spelled the same way.
 
-The command changes everything that the server encrypts: JSON files, the state document, their backups, and the
-searchable memories; what is still unencrypted is encrypted with the new key. It works whatever the user's
-encryptUsingApiKey is. At the end, the folder gets the name that belongs to the new key. If the command is interrupted,
-run it again: it continues where it stopped.{elsewhere}
+The command changes everything that the server encrypts: JSON files, the state document, their backups, the
+searchable memories, and the exports of the run console; what is still unencrypted is encrypted with the new key. It
+works whatever the user's encryptUsingApiKey is. At the end, the folder gets the name that belongs to the new key. If
+the command is interrupted, run it again: it continues where it stopped.{elsewhere}
 
 Exit status: 0 if everything is done, 1 if something is left to do, 2 for wrong arguments."""
 OLD_VARIABLE, NEW_VARIABLE = "WILMER_API_KEY", "WILMER_NEW_API_KEY"
@@ -120,6 +120,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
         ("ConfigDirectory", "the Configs folder"),
         ("PublicDirectory", "parent of Configs"),
         ("DiscussionDirectory", "folder of the stored conversations"),
+        ("ConsoleDirectory", "folder of the recorded runs, in which the exports are"),
     ):
         add(f"--{name}", metavar="P", help=meaning)
     accept_launch_flags(parser)
