@@ -166,6 +166,28 @@ def test_a_page_that_was_opened_without_a_server_goes_on_by_itself(
     expect(live).to_contain_text("live")
 
 
+# The first answer of a kind breaks off, as that of a server that ends.
+BREAKS_OFF = """(() => {
+    const broken = new ReadableStream({ start: (control) => control.error(new TypeError("network error")) });
+    const ask = window.fetch;
+    let cut = false;
+    window.fetch = async (path, how) => {
+        if (cut || !PATTERN.test(path)) return ask(path, how);
+        cut = true;
+        return new Response(broken);
+    };
+})()"""
+
+
+@pytest.mark.parametrize("pattern", ["/^api.runs/", "/^api.session$/"], ids=["the runs", "the session"])
+def test_a_page_whose_answer_broke_off_goes_on_by_itself(page: Page, console_url: str, pattern: str) -> None:
+    page.add_init_script(BREAKS_OFF.replace("PATTERN", pattern))
+    page.goto(console_url)
+    expect(page.get_by_role("alert").first).to_contain_text("cannot be reached")
+    expect(page.get_by_role("table", name="Runs")).to_be_visible()
+    expect(page.get_by_role("alert").filter(has_text="cannot be reached")).to_have_count(0)
+
+
 def test_a_page_is_loaded_anew_only_from_its_server(page: Page, moved: Callable[[], ScriptedServer]) -> None:
     """The page of another program could read the token."""
     server = moved()

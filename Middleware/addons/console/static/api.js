@@ -61,10 +61,16 @@ async function send(path, how) {
   try {
     return await fetch(`api/${path}`, { cache: "no-store", credentials: "omit", ...how });
   } catch (error) {
-    if (how.signal?.aborted) throw error;
-    distrust();
-    throw new ApiError(0, { message: "The server cannot be reached. Is WilmerAI still running?", where: path });
+    throw lost(path, error, how.signal);
   }
+}
+
+/** The error of a call whose connection failed: that of the browser for what the page itself has ended, and for what is no JSON. */
+function lost(path, error, signal) {
+  if (signal?.aborted) return error;
+  distrust();
+  return error instanceof SyntaxError ? error
+    : new ApiError(0, { message: "The server cannot be reached. Is WilmerAI still running?", where: path });
 }
 
 // The token whose session the server has proved to know, until when that holds, and the proof that is being asked for.
@@ -123,11 +129,8 @@ export async function renew() {
 export async function api(method, path, body, signal) {
   const response = await request(path, { method, body, signal });
   if (response.status === 204) return null;
-  return response.json().catch((error) => {
-    // The connection may have been lost in the middle of the answer.
-    if (!signal?.aborted) distrust();
-    throw error;
-  });
+  // The connection may be lost in the middle of the answer.
+  return response.json().catch((error) => { throw lost(path, error, signal); });
 }
 
 /**
