@@ -441,7 +441,27 @@ def run(lab: DiscussionLab, *arguments: str, data: bytes = b"") -> subprocess.Co
         env=environment,
         timeout=CLIENT_PATIENCE,
         check=False,
+        # Without a terminal, from which the key would be read.
+        start_new_session=True,
     )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the key is read from the console there")
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (KEY.encode() + b"\r\n", ""),
+        (b"\xff\xfe\n", "No key was given, or one that is not UTF-8 text."),
+        (b"\xef\xbb\xbf\xe9\n", "No key was given, or one that is not UTF-8 text."),
+        (b"", "No key was given, or one that is not UTF-8 text."),
+    ],
+)
+def test_a_key_from_a_pipe(lab: DiscussionLab, data: bytes, error: str) -> None:
+    lab.config.user(encryptUsingApiKey=True)
+    lab.store("private", KEY)
+    result = run(lab, "show", "private", "--ask-key", data=data)
+    assert (b"Mara hid the ledger." in result.stdout) == (not error) == (result.returncode == 0)
+    assert error in result.stderr.decode("utf-8") and b"Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", ""])

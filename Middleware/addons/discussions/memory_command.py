@@ -271,10 +271,20 @@ def main(arguments: Sequence[str], program: str = "memory_tool.py") -> int:
 
 
 def key_of(options: Options, ask: bool) -> str:
-    """Return the API key that the options, the environment or the user names; "" for none."""
+    """Return the API key that the options, the environment or the user names; "" for none. Raises NotDoneError."""
     if options.ask_key:
-        return getpass.getpass("API key: ") if ask else "asked for"
+        return _asked_key() if ask else "asked for"
     return options.api_key or os.environ.get(KEY_VARIABLE, "")
+
+
+def _asked_key() -> str:
+    try:
+        key = getpass.getpass("API key: ")
+        # Bytes of a pipe that are not UTF-8 are lone surrogates.
+        key.encode("utf-8")
+    except (UnicodeError, EOFError):
+        raise NotDoneError("No key was given, or one that is not UTF-8 text.") from None
+    return key
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
