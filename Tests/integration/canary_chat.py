@@ -115,7 +115,9 @@ def console_hits(console: Path) -> list[str]:
 
 
 def recorded(console: Path) -> int:
-    """Return how many runs are on disk; -1 while one is at work."""
+    """Return how many runs are on disk; -1 while one is at work, or before the first is written."""
+    if not (console / "index.db").exists():
+        return -1
     with closing(sqlite3.connect(f"{(console / 'index.db').as_uri()}?mode=ro", uri=True, timeout=60)) as database:
         rows = database.execute("SELECT ended FROM run").fetchall()
     return len(rows) if all(ended for (ended,) in rows) else -1

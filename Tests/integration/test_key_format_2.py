@@ -19,7 +19,7 @@ from Tests.integration.memory_chat import MemoryBackend, conversation, memory_tr
 from Tests.integration.test_canary import recorded
 from Tests.workflows.engine_lab import until
 
-SCRIPT = "run_waitress.py"
+WAITRESS, EVENTLET = "run_waitress.py", "run_eventlet.py"
 LONG_AGO = "a-key-that-has-been-there-for-years"
 LIST = "accepted-keys.txt"
 
@@ -27,6 +27,7 @@ LIST = "accepted-keys.txt"
 @dataclass
 class Place:
     public: Path
+    script: str
 
     def __post_init__(self) -> None:
         self.flags = ["--PublicDirectory", str(self.public), "--User", USER]
@@ -34,7 +35,7 @@ class Place:
 
     def run(self, *words: str) -> str:
         """Run a command of the program that ends well; return what it prints."""
-        done = run_launcher(SCRIPT, *words, "--PublicDirectory", self.public)
+        done = run_launcher(self.script, *words, "--PublicDirectory", self.public)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -43,7 +44,7 @@ class Place:
         return str(found)
 
     def started(self) -> Launcher:
-        return Launcher(SCRIPT, *self.flags, "--record", "texts", "--accepted-keys-file", str(self.public / LIST))
+        return Launcher(self.script, *self.flags, "--record", "texts", "--accepted-keys-file", str(self.public / LIST))
 
     def key_folders(self) -> set[str]:
         return {path.name for path in self.root.iterdir() if path.is_dir()}
@@ -89,9 +90,13 @@ def runs_of(server: Launcher, key: str) -> list[Any]:
     return [(run["id"], run["question"]) for run in found["runs"]]
 
 
-@pytest.mark.parametrize("vector", [False, True], ids=["files", "vectors"])
-def test_from_the_first_key_to_the_next(tmp_path: Path, vector: bool) -> None:
-    place = Place(tmp_path / "Public")
+@pytest.mark.parametrize(
+    ("by", "vector"),
+    [(WAITRESS, False), (WAITRESS, True), (EVENTLET, False)],
+    ids=["files", "vectors", "files on Eventlet"],
+)
+def test_from_the_first_key_to_the_next(tmp_path: Path, by: str, vector: bool) -> None:
+    place = Place(tmp_path / "Public", by)
     with MemoryBackend() as backend:
         tree = memory_tree(place.public, backend.url, vector=vector)
         settings = json.loads((tree.configs / f"Users/{USER}.json").read_text("utf-8"))
