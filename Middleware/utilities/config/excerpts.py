@@ -71,7 +71,8 @@ def _hidden(whole: str, offset: int, line: str) -> Iterator[tuple[int, int, str]
     """Yield start and end of each secret of a line that begins at an offset, with what is shown instead."""
     for span in _secrets(whole):
         start, end = max(span.start - offset, 0), min(span.end - offset, len(line))
-        if start < end and not _NUMBER.fullmatch(secret := line[start:end]):
+        # A number as a whole value is shown under any key; inside a text, digits are as secret as letters.
+        if start < end and not (_NUMBER.fullmatch(secret := line[start:end]) and span.whole):
             quote = secret[0] if span.whole and secret[0] in "\"'" else ""
             yield start, end, f"{quote}{MASK}{quote if len(secret) > 1 and secret.endswith(quote) else ''}"
 

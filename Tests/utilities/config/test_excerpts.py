@@ -112,8 +112,26 @@ def test_secrets_are_not_shown(tmp_path: Path, text: str, line: int, column: int
 @pytest.mark.parametrize(
     "text",
     [
+        '{"endpoint": "http://h/v1?token=4711471"}',
+        '{"endpoint": "http://4711471@h/v1"}',
+        '{"description": "curl -u 4711471 http://h"}',
+        '{"description": "curl -d password=4711471 http://h"}',
+        '{"description": "X-Api-Key: 4711471"}',
+        '{"x": "--pass=4711471"}',
+        '{"endpoint": "http://h/v1?sig=4711471" "port": 1}',
+    ],
+)
+def test_secrets_of_digits_inside_texts_are_not_shown(tmp_path: Path, text: str) -> None:
+    shown = lines(tmp_path, text, 1, 2)[0]
+    assert "4711471" not in shown and MASK in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         '{"args": ["{agent1Output}", 5, true]}',
         '{"maxNewTokensPropertyName": "max"}',
+        '{"password": 4711471, "x": {"token": -1.5}}',
         '{"temperature": "0.5", "endpoint": "http://127.0.0.1:5001/v1"}',
     ],
 )
