@@ -30,8 +30,8 @@ def return_small_blocks() -> None:
 
 def _call(name: str, *values: int) -> None:
     if sys.platform == "linux":
-        import ctypes
+        # Other C libraries have no such function, and a Python that was built without libffi has no ctypes.
+        with contextlib.suppress(OSError, AttributeError, ImportError):
+            import ctypes
 
-        # Other C libraries have no such function.
-        with contextlib.suppress(OSError, AttributeError):
             getattr(ctypes.CDLL(None), name)(*values)

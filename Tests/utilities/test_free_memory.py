@@ -69,3 +69,12 @@ def test_large_blocks_are_those_of_the_system_again() -> None:
 
 def test_small_blocks_before_one_in_use_are_given_back() -> None:
     assert [says(SMALL, *words) for words in ([], ["yes"])] == ["1", "0"]
+
+
+def test_a_python_without_ctypes_does_without() -> None:
+    """Python is built without it where the headers of libffi are missing."""
+    without = "import sys\nsys.modules['_ctypes'] = None\nfrom Middleware.utilities import free_memory\n"
+    calls = "free_memory.return_large_blocks()\nfree_memory.return_small_blocks()\nprint('goes on')"
+    assert subprocess.run(
+        [sys.executable, "-c", without + calls], cwd=PROJECT, capture_output=True, timeout=CLIENT_PATIENCE, text=True
+    ).stdout.split("\n")[:1] == ["goes on"]
