@@ -39,20 +39,21 @@ _END: Chunk = {"token": "", "finish_reason": None, "end": True}
 def estimated_usage(request: RequestContext, messages: Sequence[Message], answer: str) -> Usage:
     """Return the token counts of the answer: those of the back-end where they are numbers, otherwise estimates.
 
-    A missing count is the rest of the total, if the other one and the total are there. A total below the sum of both is
-    not kept; one above it is, because some servers add the thoughts.
+    A missing count is the rest of the total, if the other one and the total are there, and anything is left: servers
+    that count only one of both send it as the total. A total below the sum of both is not kept; one above it is,
+    because some servers add the thoughts.
     """
     usage: Usage = request.outcome.usage or {}
     prompt, completion = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
     total = token_count(usage.get("total_tokens"))
     if prompt is None or completion is None:
-        rest = -1 if total is None or prompt is completion else total - (prompt or completion or 0)
+        rest = 0 if total is None or prompt is completion else total - (prompt or completion or 0)
         total = None
         if prompt is None:
             texts = (str(message.get("content") or "") for message in messages)
-            prompt = sum(map(rough_estimate_token_length, texts)) if rest < 0 else rest
+            prompt = sum(map(rough_estimate_token_length, texts)) if rest <= 0 else rest
         if completion is None:
-            completion = rough_estimate_token_length(answer) if rest < 0 else rest
+            completion = rough_estimate_token_length(answer) if rest <= 0 else rest
     return {
         **usage,
         "prompt_tokens": prompt,

@@ -747,6 +747,10 @@ COMPLETE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
         ({"prompt_tokens": 10, "total_tokens": 15}, COMPLETE),
         ({"completion_tokens": "x", "prompt_tokens": 10, "total_tokens": 15}, COMPLETE),
         ({"prompt_tokens": 10, "total_tokens": 7}, {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}),
+        # No rest is left for an answer that has text, or for a prompt.
+        ({"prompt_tokens": 10, "total_tokens": 10}, {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}),
+        ({"completion_tokens": 5, "total_tokens": 5}, {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}),
+        ({"prompt_tokens": 0, "total_tokens": 0}, {"prompt_tokens": 0, "completion_tokens": 3, "total_tokens": 3}),
         ({"total_tokens": 9}, {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}),
         ({**COMPLETE, "total_tokens": 40}, {**COMPLETE, "total_tokens": 40}),
         ({**COMPLETE, "total_tokens": 0}, COMPLETE),
