@@ -42,7 +42,7 @@ import contextlib
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from email.message import Message
 from functools import partial
 from typing import Any
@@ -290,14 +290,21 @@ class _Arrivals:
     def leave(self, arrival: _Arrival) -> None:
         self._all.discard(arrival)
 
+    def _unfinished(self, arrivals: Iterable[_Arrival]) -> list[Unfinished[_Arrival]]:
+        writers = {wait.fileno: wait for wait in eventlet.hubs.get_hub().get_writers()}
+        states = [arrival.unfinished(writers) for arrival in arrivals]
+        return [state for state in states if state is not None]
+
     def sweep(self) -> None:
         """Look at them, and whether a request is at work, again and again. It is a green thread of its own."""
         while True:
             eventlet.sleep(limits.SWEEP_SECONDS)
-            writers = {wait.fileno: wait for wait in eventlet.hubs.get_hub().get_writers()}
-            states = [arrival.unfinished(writers) for arrival in list(self._all)]
-            for one in self._crowd.leaving([state for state in states if state is not None], time.monotonic()):
-                one.connection.drop()
+            states = self._unfinished(self._all)
+            for one in self._crowd.leaving(states, time.monotonic()):
+                # The end of each lets others run: a body may have become whole, and its request is at work then.
+                now = self._unfinished([one.connection])
+                if now and (now[0].phase, now[0].stage) == (one.phase, one.stage):
+                    one.connection.drop()
             return_memory_of_bodies()
 
 
