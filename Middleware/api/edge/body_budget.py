@@ -67,7 +67,8 @@ class BodyBudget:
         """Note how much of a body is held now."""
         ended = []
         with self._lock:
-            if not body.ended:
+            # What has left or ended counts no more, whatever another thread still reads of it.
+            if body in self._bodies:
                 self._held += size - body.size
                 body.size = size
             while self._held > self._limit and sum(one.size > 0 for one in self._bodies) > 1:

@@ -38,6 +38,10 @@ from Tests.tables import table
         # A body that has ended counts no more, whatever is still read of it.
         ("a b a9 b2 a50 b9", "", "a"),
         ("a b a9 b2 -a -a -b b b10", "", "a"),
+        # Nor does one that has left, of which another thread still read.
+        ("a b a5 -a a15 b5 c", "", ""),
+        ("a b a5 -a a15 -a b10 c", "c", "b"),
+        ("a b a5 -a a1 b9 c", "", ""),
         # It shrinks, too: framing goes.
         ("a b a9 a1 b9", "", ""),
     ],
