@@ -86,8 +86,10 @@ class Parser(HTTPRequestParser):
 
     def give_up(self) -> None:
         """End a request whose body has no room. The application answers it."""
-        if self.environ is not None:
-            self.environ.update({BODY_LEFT_KEY: True, NO_ROOM_KEY: True})
+        # Read once: the connection may be closed on another thread.
+        environ = self.environ
+        if environ is not None:
+            environ.update({BODY_LEFT_KEY: True, NO_ROOM_KEY: True})
         self._leave_body()
 
     def release(self) -> None:
@@ -141,9 +143,10 @@ class Parser(HTTPRequestParser):
 
     def _size(self) -> int:
         """Bytes of the body: as announced, else so far."""
-        if not self.chunked or self.body_rcv is None:
+        receiver = self.body_rcv
+        if not self.chunked or receiver is None:
             return int(self.content_length)
-        return max(len(self.body_rcv), self.body_bytes_received // FRAMING_WEIGHT)
+        return max(len(receiver), self.body_bytes_received // FRAMING_WEIGHT)
 
 
 class Task(WSGITask):
@@ -280,8 +283,10 @@ class Channel(HTTPChannel):
     def handle_close(self) -> None:
         super().handle_close()
         self._leave_body()
-        if self.request is not None:
-            self.request.release()
+        # Read once: a thread for whose body there is no room may give this one up.
+        request = self.request
+        if request is not None:
+            request.release()
         # Those that wait would not be answered any more. The first one belongs to its thread, which may hold the lock.
         if self.requests_lock.acquire(blocking=False):
             try:

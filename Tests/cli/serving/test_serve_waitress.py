@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -548,6 +549,24 @@ def test_a_body_that_has_become_whole_ends_no_other_request(
     ends[0]()
     client.sendall(b"Connection: close\r\nContent-Length: 2\r\n\r\nab")
     assert read_whole(client).count(b"1.1 200 OK") == 2
+
+
+def test_a_body_that_is_given_up_while_its_connection_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that gives it up takes it between two looks of the one that closes, which serves all others, too."""
+    ours, client = socket.socketpair()
+    server = SimpleNamespace(active_channels={}, is_unwelcome=None)
+    channel = Channel(server, ours, ("127.0.0.1", 1), Adjustments(), {})
+    channel.received(LATE + b"Content-Length: 9\r\n\r\na")
+    parser = channel.request
+    assert parser is not None and parser.body_rcv is not None
+
+    def taken(channel: Channel) -> Parser | None:
+        return channel.__dict__.pop("request", None)
+
+    monkeypatch.setattr(Channel, "request", property(taken), raising=False)
+    channel.handle_close()
+    assert parser.body_rcv is None
+    client.close()
 
 
 @table("blank", [b"\r\n", b"\r\n\r\n", b"\n\n", b" \r\n\r\n", b"\r\n" * 40_000])
