@@ -137,6 +137,13 @@ def direct(address: str) -> dict[str, str]:
         (direct("127.0.0.1"), direct("::1"), True),
         (direct("127.0.0.1"), direct("::ffff:127.0.0.1"), True),
         (direct("10.0.0.7"), direct("::ffff:10.0.0.7"), True),
+        # A chain of proxies has an end.
+        (forwarded_for("1.2.3.4:5," * 90), forwarded_for("1.2.3.4:6," * 90), True),
+        (forwarded_for("1.2.3.4:5," * 101), forwarded_for("1.2.3.4:5," * 101), True),
+        (forwarded_for("1.2.3.4:5," * 101), forwarded_for("1.2.3.4:6," * 101), False),
+        (forwarded_for("1.2.3.4:5," * 101), forwarded_for("1.2.3.4," * 101), False),
+        (forwarded("for=1.2.3.4:5," * 90), forwarded("for=1.2.3.4," * 90), False),
+        (real_ip("1.2.3.4" + " " * 1000), real_ip("1.2.3.4"), False),
         # Others, whatever the ports are.
         (direct("127.0.0.1"), direct("127.0.0.2"), False),
         (direct("::1"), direct("::2"), False),
