@@ -48,6 +48,7 @@ class Parser(HTTPRequestParser):
         on_refusal: called then, and for a request that cannot be read. The client may still be sending, and no request
             can follow.
         is_unwelcome: takes this parser, which has read the head and nothing else.
+        on_whole: called when the whole request has been read, before any thread may work on it.
     """
 
     # Until the first line of the head has been read.
@@ -56,12 +57,16 @@ class Parser(HTTPRequestParser):
     environ: dict[str, Any] | None = None
 
     def __init__(
-        self, adj: object, on_refusal: Callable[[], None], is_unwelcome: Callable[[Parser], bool] | None = None
+        self,
+        adj: object,
+        on_refusal: Callable[[], None],
+        is_unwelcome: Callable[[Parser], bool] | None = None,
+        on_whole: Callable[[], None] = _nothing,
     ) -> None:
         super().__init__(adj)
         self._is_unwelcome = is_unwelcome
         self._limit = instance.MAX_REQUEST_MB * MEGABYTE or UNLIMITED
-        self._on_refusal = on_refusal
+        self._on_refusal, self._on_whole = on_refusal, on_whole
 
     def received(self, data: bytes) -> int:
         # Otherwise the client of https:// would get an error about a malformed request line.
@@ -82,6 +87,8 @@ class Parser(HTTPRequestParser):
             return len(data)
         if self.error is not None:
             self._on_refusal()
+        if self.completed:
+            self._on_whole()
         return consumed
 
     def give_up(self) -> None:
@@ -97,7 +104,7 @@ class Parser(HTTPRequestParser):
         self.completed = self.empty = True
         self.close()
         self.body_rcv = self.environ = self._is_unwelcome = None
-        self._on_refusal = _nothing
+        self._on_refusal = self._on_whole = _nothing
 
     @property
     def held(self) -> int:
@@ -227,7 +234,9 @@ class Channel(HTTPChannel):
 
     def parser_class(self, adj: object) -> Parser:
         """Make the parser of a request; Waitress calls it as it would call the class."""
-        return Parser(adj, self._discard_input, self._is_unwelcome if self.server.is_unwelcome is not None else None)
+        is_unwelcome = self._is_unwelcome if self.server.is_unwelcome is not None else None
+        # At the gate, it is counted again, on another thread.
+        return Parser(adj, self._discard_input, is_unwelcome, self._leave_body)
 
     def _is_unwelcome(self, head: Parser) -> bool:
         """Return whether a request will be refused. Its task will use the same environ, so that the answers agree."""
@@ -235,8 +244,6 @@ class Channel(HTTPChannel):
         if self.server.is_unwelcome(environ):
             environ[BODY_LEFT_KEY] = True
             return True
-        # That of the request before is whole.
-        self._leave_body()
         self._body = process().one(BodyBudget).begin(partial(self._give_up_body, head))
         if self._body is None:
             environ.update({BODY_LEFT_KEY: True, NO_ROOM_KEY: True})

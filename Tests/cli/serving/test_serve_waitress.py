@@ -551,6 +551,36 @@ def test_a_body_that_has_become_whole_ends_no_other_request(
     assert read_whole(client).count(b"1.1 200 OK") == 2
 
 
+@table(
+    ("first", "rest"),
+    [
+        (b"Content-Length: 9\r\n\r\nabc", b"defghi"),
+        (b"Transfer-Encoding: chunked\r\n\r\n9\r\nabc", b"defghi\r\n0\r\n\r\n"),
+        # The next one has begun.
+        (b"Content-Length: 9\r\n\r\nabc", b"defghi" + LATE),
+    ],
+)
+def test_a_whole_body_has_left_before_its_request_is_at_work(
+    run: Callable[..., Running], first: bytes, rest: bytes
+) -> None:
+    """The request may come to the gate at once, where its body is counted: with both, others would have to go."""
+    held, running = list[int](), run(AdmissionMiddleware(echo_length))
+    add_task = running.server.add_task
+
+    def noted(channel: Channel) -> None:
+        held.append(process().one(BodyBudget)._held)
+        add_task(channel)
+
+    running.server.add_task = noted
+    with budget_of(100):
+        client = running.client(LATE + first)
+        client.settimeout(60)
+        assert until(lambda: process().one(BodyBudget)._held > 0)
+        client.sendall(rest)
+        assert client.recv(12) == b"HTTP/1.1 200"
+    assert held == [0]
+
+
 def test_a_body_that_is_given_up_while_its_connection_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that gives it up takes it between two looks of the one that closes, which serves all others, too."""
     ours, client = socket.socketpair()
