@@ -206,7 +206,8 @@ class Place:
                 return Outcome.GONE
             if self.request is not None and self.request.cancel_scope.cancelled:
                 return self._leave()
-            if self._body is not None and self._body.ended:
+            # One that was chosen in the moment of its turn counts no more, also if the request waits again.
+            if self._counted and self._body is not None and self._body.ended:
                 logger.warning("Concurrency gate: no room for the body of waiting request %s, refusing it", self.name)
                 return Outcome.LATE
         if time.monotonic() < deadline:

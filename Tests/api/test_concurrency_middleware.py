@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
+from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware, Outcome, Place
 from Middleware.api.running.running_requests import REQUEST_KEY
 from Middleware.common.fair_semaphore import FairSemaphore
 from Middleware.models.request_context import RequestContext
@@ -347,3 +347,25 @@ def test_the_log_tells_of_the_queue(caplog: pytest.LogCaptureFixture) -> None:
         assert any(request.request_id in line and words in line for line in lines), lines
     assert sum("goes on after" in line for line in lines) == 2
     assert [bool(request.waited) for request in requests] == [True, True, False]
+
+
+@table("chosen", [False, True])
+def test_a_body_that_is_chosen_as_its_turn_comes_ends_no_later_wait(chosen: bool) -> None:
+    """A front-end's own request, which gives way to a chat, waits a second time; its body counts no more then."""
+    gate = Gate(App())
+    gate.semaphore.acquire()
+    request = RequestContext(body_bytes=5)
+    place = Place(gate.middleware, {REQUEST_KEY: request})
+    assert place.begin_waiting() and place.wait(0.0) is Outcome.STILL_WAITING
+    body = place._body
+    assert body is not None
+    gate.semaphore.release()
+    body.ended = chosen
+    assert place.wait(60.0) is Outcome.SLOT
+    chat = gate.semaphore.enqueue()
+    place.give_up()
+    assert chat.wait(60.0)
+    assert place.wait(0.3) is Outcome.STILL_WAITING
+    chat.leave()
+    assert place.wait(60.0) is Outcome.SLOT
+    place.end()
