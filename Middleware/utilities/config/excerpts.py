@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import unicodedata
@@ -10,7 +12,7 @@ from functools import lru_cache
 
 from Middleware.utilities.config.file_secrets import Span, find_secrets
 from Middleware.utilities.config.json_source import JsonSource
-from Middleware.utilities.sensitive_logging_utils import MASK
+from Middleware.utilities.sensitive_logging_utils import MASK, joined_spans, secret_spans
 
 # The longest part of a line to show: with the line number in front it must fit on a terminal of 120 columns.
 MAX_COLUMNS = 100
@@ -64,7 +66,18 @@ def excerpt(
 
 @lru_cache(maxsize=MAX_SOURCES)
 def _secrets(text: str) -> list[Span]:
-    return find_secrets(text, _SECRET_HOLDERS)
+    found = find_secrets(text, _SECRET_HOLDERS)
+    with contextlib.suppress(ValueError, RecursionError):
+        json.loads(text)
+        return found
+    # A quotation mark too many, or one less, turns a line inside out: what was a text stands between two of them.
+    known, offset = {(span.start, span.end): span for span in found}, 0
+    inside_out = list[tuple[int, int]]()
+    for line in text.split("\n"):
+        spans = [span for span in secret_spans(line) if line[slice(*span)] not in ("true", "false", "null")]
+        inside_out += [(offset + start, offset + end) for start, end in spans]
+        offset += len(line) + 1
+    return [known.get(span) or Span(*span, False) for span in joined_spans([*known, *inside_out])]
 
 
 def _hidden(whole: str, offset: int, line: str) -> Iterator[tuple[int, int, str]]:

@@ -97,6 +97,11 @@ def test_a_long_line_is_cut_around_the_position(tmp_path: Path, column: int) -> 
         ('{"url": [\n"http://me:hunter2@x"\n : ]}', 2, 2, "^"),
         ('{"x": {a=1&token=hunter2", "y": 1}', 1, 2, "^^^"),
         ('{"x": {"A": ,Authorization: hunter2"}}', 1, 2, "^^^"),
+        # The line is inside out: what was a text stands between two of them.
+        ('{x": "curl -uhunter2 http://h", "y": 1}', 1, 2, "^"),
+        ('{"nodes": [{\ny": "curl -H X-Api-Key:hunter2 http://h"}]}', 2, 1, "^"),
+        ('{"x": 1\n, "y: "http://tom:hunter2@h/v1"}', 2, 3, "^"),
+        ('{"x": {postgres://u:hunter2@h/db"}', 1, 2, "^^^"),
     ],
 )
 def test_secrets_are_not_shown(tmp_path: Path, text: str, line: int, column: int, mark: str) -> None:
@@ -132,6 +137,9 @@ def test_secrets_of_digits_inside_texts_are_not_shown(tmp_path: Path, text: str)
         '{"args": ["{agent1Output}", 5, true]}',
         '{"maxNewTokensPropertyName": "max"}',
         '{"password": 4711471, "x": {"token": -1.5}}',
+        # With a mistake, too.
+        '{"encryptUsingApiKey": true "password": 4711471}',
+        '{"token": null, "secret": false,, "x": 1}',
         '{"temperature": "0.5", "endpoint": "http://127.0.0.1:5001/v1"}',
     ],
 )
