@@ -31,13 +31,15 @@ def _of_machine() -> Iterator[int]:
 
 
 def _of_process() -> Iterator[int]:
-    if sys.platform != "win32":
-        import resource
+    if sys.platform == "win32":
+        yield from ()  # there are none
+        return
+    import resource
 
-        for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
-            limit = resource.getrlimit(kind)[0]
-            if limit != resource.RLIM_INFINITY:
-                yield limit
+    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        limit = resource.getrlimit(kind)[0]
+        if limit != resource.RLIM_INFINITY:
+            yield limit
 
 
 def _of_container(root: str = _CGROUPS, own: str = "/proc/self/cgroup") -> Iterator[int]:
