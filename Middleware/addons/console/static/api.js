@@ -1,6 +1,6 @@
 /**
- * Calls of the console's API. Every call carries the session's token, which only a server gets that has just proved that
- * it knows the session; a session that has ended shows Sign in.
+ * Calls of the console's API. Each carries the session's token, which only a server gets that has just proved to know the
+ * session; a session that has ended shows Sign in.
  */
 import { useCallback, useEffect, useState } from "./html.js";
 import { learnServerTime } from "./parts/clock.js";
@@ -52,7 +52,7 @@ export async function request(path, { method = "GET", body, signal, accept = "ap
   learnServerTime(response.headers.get("Date"));
   if (response.ok) return response;
   const answer = await response.json().catch(() => null);
-  // Another session than the one that the call was made with must not be ended by its answer.
+  // The answer must not end another session than that of the call.
   if (response.status === 401 && sent && sent === token()) expireSession();
   throw new ApiError(response.status, answer?.error ?? {}, answer);
 }
@@ -65,7 +65,7 @@ async function send(path, how) {
   }
 }
 
-/** The error of a call whose connection failed: that of the browser for what the page itself has ended, and for what is no JSON. */
+/** The error of a failed call: the browser's if the page ended it, or for what is no JSON. */
 function lost(path, error, signal) {
   if (signal?.aborted) return error;
   distrust();
@@ -73,7 +73,7 @@ function lost(path, error, signal) {
     : new ApiError(0, { message: "The server cannot be reached. Is WilmerAI still running?", where: path });
 }
 
-// The token whose session the server has proved to know, until when that holds, and the proof that is being asked for.
+// The token whose session the server has proved to know, until when, and the proof that is asked for.
 let trusted = { token: "", until: 0 };
 let asked = { token: "", proof: null };
 let losses = 0;
@@ -84,7 +84,7 @@ function distrust() {
   trusted = { token: "", until: 0 };
 }
 
-/** Let the server prove that it has begun the session, unless it has just done that. Throws ApiError if it does not. */
+/** Let the server prove that it has begun the session, unless it just did. Throws ApiError if it does not. */
 async function trust(value) {
   while (trusted.token !== value || performance.now() >= trusted.until) {
     if (asked.token !== value) {
@@ -108,7 +108,7 @@ async function prove(value) {
   if (!response.ok || !one.isProof(await response.json().catch(() => null))) {
     throw new ApiError(0, { type: UNPROVED, message: "What answers at this address does not know this session. Is another program running there?" });
   }
-  // If a connection was lost in between, another program may have come after the proof.
+  // If a connection was lost, another program may have come after the proof.
   if (losses === before) trusted = { token: value, until: performance.now() + PROOF_MS };
 }
 
@@ -134,7 +134,7 @@ export async function api(method, path, body, signal) {
 }
 
 /**
- * Read a stream of server-sent events. EventSource cannot send a token, so the stream is read by fetch.
+ * Read a stream of server-sent events by fetch: EventSource cannot send a token.
  * @param {string} path
  * @param {object | undefined} body a body makes the call a POST
  * @param {AbortSignal} signal
@@ -165,7 +165,7 @@ export async function* stream(path, body, signal, onOpen) {
   }
 }
 
-/** @param {string} block the lines of one event; a heartbeat, which begins with a colon, has none that count */
+/** @param {string} block the lines of one event; a heartbeat begins with a colon and has none that count */
 function parseEvent(block) {
   const event = { id: "", event: "message", data: "" };
   for (const [, name, value] of block.matchAll(/^(data|id|event): ?(.*)$/gm)) {
@@ -211,7 +211,7 @@ function useAsked(key, ask) {
 }
 
 /**
- * What a GET returns, for a component. A newer path replaces an older one; its late answer is dropped.
+ * What a GET returns, for a component. A late answer of an older path is dropped.
  * @param {string | null} path null asks nothing
  * @returns {{data: any, error: ApiError | null, loading: boolean, reload: () => void, change: (data: any) => void}}
  */
@@ -220,7 +220,7 @@ export const useApi = (path) => useAsked(path, (signal) => api("GET", path, unde
 // By their names. One that is there needs no server.
 const modules = new Map();
 
-/** As `useApi`, for a module; `missing` is the text of the error, with status 404, if its file is not there. */
+/** As `useApi`, for a module; `missing` is the text of the error, with status 404, without its file. */
 export const useModule = (name, importing, missing) => useAsked(name, async () => {
   if (!modules.has(name)) {
     await trustAnew();
@@ -230,7 +230,7 @@ export const useModule = (name, importing, missing) => useAsked(name, async () =
 });
 
 /**
- * What a reader sets off, for a component: whether it is under way, and what went wrong with it. All but `run` and `busy` is for Problem.
+ * What a reader sets off: whether it is under way, and what went wrong. All but `run` and `busy` is for Problem.
  * @param {(...given: any[]) => Promise<any>} action
  */
 export function useAction(action) {
