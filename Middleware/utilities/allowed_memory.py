@@ -32,7 +32,7 @@ def _of_machine() -> Iterator[int]:
 
 def _of_process() -> Iterator[int]:
     if sys.platform == "win32":
-        yield from ()  # there are none
+        yield from ()  # no such limits there
         return
     import resource
 
