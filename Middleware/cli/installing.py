@@ -63,6 +63,7 @@ def main(words: Sequence[str]) -> int:
 
 def _run(command: Sequence[str], progress: Progress) -> int:
     """Run pip, and return its exit status or ``INTERRUPTED``."""
+    signal.signal(signal.SIGINT, _interrupt_once)
     # pip's errors come in the order of its steps, so that the reason of a failure is not among later lines.
     with subprocess.Popen(
         command,
@@ -78,13 +79,19 @@ def _run(command: Sequence[str], progress: Progress) -> int:
                 progress.read(line.rstrip())
             return process.wait()
         except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # one is enough
             # pip has got the same Ctrl-C, unless only this process got it, and undoes what it has begun.
             try:
                 process.communicate(timeout=10)
             except subprocess.TimeoutExpired:
                 process.terminate()
             return INTERRUPTED
+
+
+def _interrupt_once(number: int, frame: object) -> None:
+    """Raise KeyboardInterrupt at the first Ctrl-C only, also if another one comes at once."""
+    # Not SIG_IGN: Python would print an error about one that has come already.
+    signal.signal(signal.SIGINT, lambda number, frame: None)
+    raise KeyboardInterrupt
 
 
 def way_out(words: Sequence[str]) -> str | None:

@@ -452,7 +452,9 @@ def test_failing_abort_is_neither_waited_for_nor_loud(
     assert until(lambda: "'E' could not be aborted" in caplog.text)
     time.sleep(0.7)  # beyond the wait before a second attempt
     assert aborts(backend) == 1
-    assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
+    # Sessions of other tests in this process may end just now, and say so.
+    own = [record for record in caplog.records if record.name.startswith("Middleware.llmapis.")]
+    assert [record for record in own if record.levelno > logging.DEBUG] == []
 
 
 def test_base_urls_of_one_server_count_together(backend: StubBackend) -> None:
