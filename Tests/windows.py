@@ -1,0 +1,49 @@
+"""Where Windows differs from other systems: what its file system tells apart, and what only Wine lacks."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import sys
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+ON_WINE = sys.platform == "win32" and hasattr(ctypes.WinDLL("ntdll"), "wine_get_version")
+"""Whether this is Windows as Wine imitates it."""
+
+
+def wine_lacks(what: str) -> pytest.MarkDecorator:
+    """Return the marker of a test that needs ``what``, which Windows has and Wine does not."""
+    return pytest.mark.skipif(ON_WINE, reason=f"Wine lacks {what}")
+
+
+needs_curl = pytest.mark.skipif(ON_WINE and shutil.which("curl") is None, reason="Wine lacks curl.exe")
+"""The marker of a test that calls ``curl``, which Windows has had since version 10."""
+
+
+def tells_apart(folder: Path, one: str, other: str) -> bool:
+    """Return whether the file system of ``folder`` has a file for each of these names, rather than one for both.
+
+    Names that differ in capitals are one file on Windows and macOS, those that differ in normalisation on macOS.
+    """
+    file = folder / f"{one}-asked"
+    file.touch()
+    try:
+        return not (folder / f"{other}-asked").exists()
+    finally:
+        file.unlink()
+
+
+def tells_capitals_apart(folder: Path) -> bool:
+    """Return whether files of ``folder`` may differ only in capitals."""
+    return tells_apart(folder, "a", "A")
+
+
+def is_running(pid: int) -> bool:
+    """Return whether this process runs: ``os.kill(pid, 0)`` would be Ctrl-C on Windows. A zombie has ended."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
