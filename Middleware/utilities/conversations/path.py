@@ -80,7 +80,7 @@ def tail_of(messages: Sequence[PathMessage]) -> Tail:
 
 
 def next_tails(messages: Sequence[PathMessage], known: Sequence[Tail]) -> tuple[Tail, ...]:
-    """Return the tails to be stored after a request in place of ``known``: its own, and the newest of another one."""
+    """Return the tails that a request stores in place of ``known``: its own, and the newest of another one."""
     raise NotImplementedError
 
 
@@ -196,7 +196,7 @@ class ClientFirst:
 
 
 def client_first(history: Sequence[PathMessage], known: ClientFirst | None) -> ClientFirst | None:
-    """Return what is to be stored after a request in place of ``known``; None for an empty history."""
+    """Return what a request stores in place of ``known``; None for an empty history."""
     raise NotImplementedError
 
 
@@ -222,7 +222,7 @@ class Gap(NamedTuple):
 
 
 def kept_greeting(history: Sequence[PathMessage], newest: Sequence[str]) -> Gap | None:
-    """Return the gap behind the greeting of a client that keeps it and cuts behind it; None if there is none.
+    """Return the gap behind the greeting of a client that keeps it and cuts behind it; None without one.
 
     At least 4 messages are missing there in one run, before the newest 8 of ``newest``, and nothing stands there
     instead. One to three are a deletion.
