@@ -71,6 +71,8 @@ ALLOWED = {
     # The specification gives the words of the message.
     "Middleware/llmapis/handlers/base/stream_ends.py": ("cannot be told from a whole one",),
     "Middleware/llmapis/llm_api.py": ("stands in for '%s'",),
+    # The forms of an irregular verb.
+    "Middleware/utilities/stop_words.py": ("tell told",),
     # Prompts: another word may change what models answer.
     "Middleware/services/memory/compactor_settings.py": ("for somebody who goes on",),
     "Middleware/workflows/tools/memory/condensation.py": ("stands in for all of them",),
