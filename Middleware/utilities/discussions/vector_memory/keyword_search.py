@@ -95,6 +95,12 @@ def split_query(query: str) -> list[str]:
     return terms[:MOST_TERMS]
 
 
+def without_bullets(text: str) -> str:
+    """Return ``text`` without the bullets and numbers of its lines, if it has several."""
+    lines = text.splitlines()
+    return "\n".join(_BULLET.sub("", line.strip()) for line in lines) if len(lines) > 1 else text
+
+
 def phrases_of(query: str) -> list[str]:
     """Return the distinct terms as literal FTS5 phrases; nothing in them can act as an operator."""
     phrases = (_phrase(term) for term in split_query(query))
