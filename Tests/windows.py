@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -21,6 +22,22 @@ def wine_lacks(what: str) -> pytest.MarkDecorator:
 
 needs_curl = pytest.mark.skipif(ON_WINE and shutil.which("curl") is None, reason="Wine lacks curl.exe")
 """The marker of a test that calls ``curl``, which Windows has had since version 10."""
+
+
+def _makes_links() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        link = Path(folder, "link")
+        try:
+            link.symlink_to("target")
+        except OSError:
+            return False
+        return link.is_symlink()
+
+
+needs_links = pytest.mark.skipif(
+    sys.platform == "win32" and not _makes_links(), reason="links need a right on Windows, and Wine makes none"
+)
+"""The marker of a test that makes symbolic links. On Windows, administrators and the developer mode have the right."""
 
 
 def tells_apart(folder: Path, one: str, other: str) -> bool:

@@ -12,6 +12,7 @@ from Middleware.cli.arguments import LaunchArguments
 from Middleware.cli.program import StartError
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.config import paths as config_paths
+from Tests.windows import needs_links
 
 
 def test_a_configured_user_without_a_file_is_named_with_the_path(config):
@@ -51,7 +52,7 @@ def test_near_names_come_first(config, wrong, near):
     served_users.check_users()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+@needs_links
 def test_a_link_that_leads_nowhere_is_no_user(config):
     config.user("bob")
     (config.path / "Users" / "alice.json").symlink_to("gone.json")

@@ -21,6 +21,7 @@ from Middleware.exceptions import DataKeyError
 from Tests.integration.launcher import PROJECT
 from Tests.patience import CLIENT_PATIENCE
 from Tests.scripts.rekey_lab import NEW, OLD, RekeyLab, cipher_of
+from Tests.windows import needs_links
 
 NAME = "The mill-0123456789abcdef-1"
 DAY = 86_400
@@ -141,13 +142,13 @@ def _in_a_folder_that_is_named(lab: ExportLab) -> str:
     return NEW
 
 
-WAYS: tuple[Callable[[ExportLab], str], ...] = (
+WAYS = (
     _to_a_new_key,
     _twice,
     _and_back,
     _to_itself,
     _an_export_in_clear,
-    _the_folder_is_a_link,
+    pytest.param(_the_folder_is_a_link, marks=needs_links),
     _the_new_key_has_a_folder,
     _interrupted_before_the_folder_gets_its_name,
     _interrupted_among_the_exports,
@@ -192,6 +193,7 @@ def test_an_export_that_no_key_reads_goes_with_its_discussion(
     assert lab.delete(NEW) == [] == lab.exports(exports.file_name(NAME))
 
 
+@needs_links
 def test_links_and_folders_among_the_exports(lab: ExportLab, capsys: pytest.CaptureFixture[str]) -> None:
     aside, folder = lab.root.parent / "aside.json", lab.own.with_name(lab.own.name.replace("-20", "-19", 1))
     lab.own.rename(aside)
