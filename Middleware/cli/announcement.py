@@ -16,7 +16,7 @@ from Middleware.common.constants import VERSION
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.process import process
 from Middleware.utilities import config_utils
-from Middleware.utilities.command_lines import command, in_project_container, own_command
+from Middleware.utilities.command_lines import command, in_project_container, own_command, usual_start
 from Middleware.utilities.config.paths import page_shown
 from Middleware.utilities.config.users import has_current_user_file
 from Middleware.utilities.discussions.discussion_folder import discussions
@@ -142,5 +142,6 @@ def _start_with_keys(path: str) -> list[str]:
             f'!!    command: ["--accepted-keys-file", "{path}"]',
         ]
     program, *words = sys.argv
-    start = [sys.executable, os.path.abspath(program), *words, "--accepted-keys-file", path]
+    started = usual_start() or [sys.executable, os.path.abspath(program)]
+    start = [*started, *words, "--accepted-keys-file", path]
     return ["!!  Then stop this server and start it with the list of keys:", f"!!    {command(start)}"]

@@ -8,6 +8,8 @@ import importlib.util
 import os
 import sys
 
+from Middleware.utilities.quoting import quoted_program, quoted_word
+
 OLDEST = (3, 11)
 NEEDED = ("flask", "jinja2", "urllib3", "h11", "certifi")
 """The modules without which no server starts. Modules that are loaded on first use have their own messages."""
@@ -38,17 +40,15 @@ def _installation() -> str:
     listed = _in_project("requirements.lock")
     if not os.path.exists(listed):
         return "Install WilmerAI's wheel again, with the packages that it needs."
-    return (
-        f"Start WilmerAI with: {_start_command()}\n"
-        f"Or install them: {_quoted(sys.executable)} -m pip install -r {_quoted(listed)}{_environment_hint()}"
-    )
+    install = f"{quoted_program(sys.executable)} -m pip install -r {quoted_word(listed)}"
+    return f"Start WilmerAI with: {_start_command()}\nOr install them: {install}{_environment_hint()}"
 
 
 def _start_command() -> str:
     """Return the command that starts the program in its own virtual environment."""
     if sys.platform == "win32":
-        return _quoted(_in_project("run_windows.bat"))
-    return "bash " + _quoted(_in_project("run_macos.sh" if sys.platform == "darwin" else "run_linux.sh"))
+        return quoted_program(_in_project("run_windows.bat"))
+    return "bash " + quoted_word(_in_project("run_macos.sh" if sys.platform == "darwin" else "run_linux.sh"))
 
 
 def _environment_hint() -> str:
@@ -59,15 +59,11 @@ def _environment_hint() -> str:
     has_them = os.path.exists(os.path.join(folder, "installed-requirements.lock"))
     if not has_them or not os.path.exists(python) or os.path.realpath(sys.prefix) == os.path.realpath(folder):
         return ""
-    return f"\nOr use the Python that has them: {_quoted(python)}"
+    return f"\nOr use the Python that has them: {quoted_program(python)}"
 
 
 def _in_project(name: str) -> str:
     return os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), name)
-
-
-def _quoted(path: str) -> str:
-    return f'"{path}"' if " " in path else path
 
 
 def _end(text: str) -> None:

@@ -16,6 +16,7 @@ from Middleware.utilities.command_lines import command
 from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.paths import meant_folder, missing_folder
 from Middleware.utilities.files.path_utils import split_name
+from Middleware.utilities.quoting import quoted_word
 from Middleware.utilities.text_utils import nearest
 
 DEFAULT_PORT: int = USER["port"].default
@@ -49,7 +50,7 @@ def _folder_problem() -> str:
     path, meant = os.path.abspath(root), meant_folder(root)
     missing, flag = missing_folder(root)
     if flag == "--PublicDirectory" and meant:
-        return f"There is no folder {missing}. Did you mean --PublicDirectory {command([meant])}?"
+        return f"There is no folder {missing}. Did you mean --PublicDirectory {quoted_word(meant)}?"
     if flag == "--PublicDirectory":
         return f"There is no folder {missing}. Name the folder that holds 'Configs' with --PublicDirectory."
     is_below = meant.startswith(path + os.sep)

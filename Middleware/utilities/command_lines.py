@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 
 from Middleware.utilities.config.paths import get_project_root_directory_path, is_package
+from Middleware.utilities.quoting import quoted_program, quoted_word
 
 # The environment variable in which run_linux.sh and the other start scripts put how they were called.
 START_SCRIPT = "WILMER_START_SCRIPT"
@@ -22,8 +21,9 @@ COMPOSE_RUN = ("docker", "compose", "run", "--rm", "wilmerai")
 
 
 def command(words: Sequence[str]) -> str:
-    """Return a command line that is quoted for the shell of this computer."""
-    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+    """Return a command line that is quoted for the shell of this computer: on Windows, for cmd and for PowerShell."""
+    program, *arguments = words
+    return " ".join([quoted_program(program), *map(quoted_word, arguments)])
 
 
 def in_project_container() -> bool:

@@ -50,7 +50,15 @@ def test_a_python_that_is_too_old(launcher, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "file", [*LAUNCHERS, "Middleware/__init__.py", "Middleware/cli/__init__.py", "Middleware/cli/prerequisites.py"]
+    "file",
+    [
+        *LAUNCHERS,
+        "Middleware/__init__.py",
+        "Middleware/cli/__init__.py",
+        "Middleware/cli/prerequisites.py",
+        "Middleware/utilities/__init__.py",
+        "Middleware/utilities/quoting.py",
+    ],
 )
 def test_old_pythons_can_read_what_tells_them(file):
     with open(os.path.join(ROOT, file), encoding="utf-8") as source:
