@@ -9,7 +9,7 @@ rem before a pipe, which ends with a blank as well, cmd calls itself with /S /D 
 set "CALLED=%cmdcmdline:"=%"
 set "CLICKED="
 if "%CALLED:~-1%"==" " if not "%CALLED:cmd.exe /c =%"=="%CALLED%" set "CLICKED=1"
-cd /d "%~dp0" || goto end
+cd /d "%~dp0" || goto elsewhere
 
 venv\Scripts\python.exe -c "" >nul 2>nul
 if not "%errorlevel%"=="0" goto create
@@ -60,6 +60,15 @@ venv\Scripts\python.exe run_waitress.py %*
 set "STATUS=%errorlevel%"
 
 :end
-rem The window that a double click has opened would close with the error in it. 130 is Ctrl-C.
-if defined CLICKED if not "%STATUS%"=="0" if not "%STATUS%"=="130" pause
+rem The window that a double click has opened would close with the error in it. 130 is Ctrl-C. Programs that run services
+rem may call the script as Explorer does, but have no window: only accounts at a screen are in the group S-1-5-4.
+set "TOOLS=%SystemRoot%\System32"
+if not defined CLICKED exit /b %STATUS%
+if "%STATUS%"=="0" exit /b 0
+if "%STATUS%"=="130" exit /b 130
+"%TOOLS%\whoami.exe" /groups 2>nul | "%TOOLS%\findstr.exe" /c:"S-1-5-4 " >nul && pause
 exit /b %STATUS%
+
+:elsewhere
+echo ERROR: The folder "%~dp0" cannot be used as the current one. If it is on a network share, give that a drive letter. 1>&2
+goto end

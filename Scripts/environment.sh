@@ -12,10 +12,13 @@ fail() { echo "ERROR: $*" >&2; exit 1; }
 # that); else one that cannot, else a newer one. What follows then says what to do.
 find_python() {
     local name test served="(3, 11) <= sys.version_info < (3, 16)"
+    local names=(python3 python3.15 python3.14 python3.13 python3.12 python3.11 python)
+    [ "$programs" = bin ] || names+=(py)
     for test in "import ensurepip, venv; sys.exit(not $served)" "sys.exit(not $served)" \
         "sys.exit(sys.version_info < (3, 11))"; do
-        for name in python3 python3.15 python3.14 python3.13 python3.12 python3.11 python; do
-            if "$name" -c "import sys; $test" 2>/dev/null; then
+        for name in "${names[@]}"; do
+            # On Windows, python3 may be a link to the Microsoft Store, which says so and fails.
+            if "$name" -c "import sys; $test" >/dev/null 2>&1; then
                 echo "$name"
                 return
             fi

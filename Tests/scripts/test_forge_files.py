@@ -53,6 +53,12 @@ def test_it_runs_the_commands_of_the_readme_with_every_served_python() -> None:
     tests = "bash Scripts/developer/run_tests.sh --quick"
     for command in ("run_linux.sh", "run_macos.sh", "run_windows.bat", tests):
         assert command in WORKFLOW and command in README
+    jobs = re.split(r"^  (?=[\w-]+:\n)", WORKFLOW.partition("\njobs:\n")[2], flags=re.MULTILINE)[1:]
+    assert len(jobs) == 2
+    for job in jobs:
+        assert re.findall(r"run: (.*)", job)[1:] == [tests] and "run: python .ci/try_start.py " in job
+    # In other shells of that system, bash is the one of WSL.
+    assert f"shell: bash\n        run: {tests}" in jobs[1]
     listed = re.findall(r'python: \["3\.11".*\]', WORKFLOW)[0]
     assert re.findall(r"\d+\.\d+", listed) == [f"{major}.{minor}" for major, minor in PYTHONS]
 

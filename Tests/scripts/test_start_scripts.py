@@ -19,7 +19,7 @@ from Tests.patience import CLIENT_PATIENCE
 from Tests.stub_backend import Reply, StubBackend
 
 PROJECT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="scripts of other systems")
+posix = pytest.mark.skipif(os.name == "nt", reason="scripts of other systems")
 
 
 @pytest.fixture
@@ -38,6 +38,7 @@ def installed(tmp_path: Path) -> Path:
     return project
 
 
+@posix
 @pytest.mark.parametrize("script", ["run_linux.sh", "run_macos.sh"])
 @pytest.mark.parametrize("way", ["absolute", "relative", "link", "link to a link"])
 def test_the_folder_is_found(installed: Path, script: str, way: str) -> None:
@@ -88,28 +89,46 @@ def start(project: Path, path: str | None = None) -> subprocess.CompletedProcess
     )
 
 
-# How programs call cmd, as %cmdcmdline% has it.
-@pytest.mark.parametrize(
-    ("line", "is_clicked"),
-    [
-        (r'C:\WINDOWS\system32\cmd.exe /c ""C:\R & D\run_windows.bat" "', True),
-        (r'"C:\Windows\System32\CMD.EXE" /C ""C:\WilmerAI\run_windows.bat" "', True),
-        # PowerShell, and programs.
-        (r'C:\WINDOWS\system32\cmd.exe /c ""C:\WilmerAI\run_windows.bat" check"', False),
-        (r'C:\WINDOWS\system32\cmd.exe /c ""C:\WilmerAI\run_windows.bat""', False),
-        # A window that was open before.
-        (r'"C:\WINDOWS\system32\cmd.exe" ', False),
-        # run_windows.bat check | more, and type message.txt | run_windows.bat try me -
-        (r'C:\WINDOWS\system32\cmd.exe  /S /D /c" run_windows.bat check "', False),
-        (r'C:\WINDOWS\system32\cmd.exe  /S /D /c" run_windows.bat try me -"', False),
-    ],
-)
-def test_only_a_window_of_a_double_click_waits_for_a_key(line: str, is_clicked: bool) -> None:
+# How programs call cmd, as %cmdcmdline% has it. Where the second value is true, the account must be at a screen, too.
+CALLS = [
+    (r'C:\WINDOWS\system32\cmd.exe /c ""C:\R & D\run_windows.bat" "', True),
+    (r'C:\WINDOWS\system32\cmd.exe /c ""C:\100% (x86)\wow!^\run_windows.bat" "', True),
+    (r'"C:\Windows\System32\CMD.EXE" /C ""C:\WilmerAI\run_windows.bat" "', True),
+    # PowerShell's Start-Process, which opens a window, and nssm, which opens none.
+    (r'C:\WINDOWS\system32\cmd.exe /c ""C:\WilmerAI\run_windows.bat" check "', True),
+    # PowerShell, and programs.
+    (r'C:\WINDOWS\system32\cmd.exe /c ""C:\WilmerAI\run_windows.bat" check"', False),
+    (r'C:\WINDOWS\system32\cmd.exe /c ""C:\WilmerAI\run_windows.bat""', False),
+    (r'C:\WINDOWS\system32\cmd.exe /c "run_windows.bat"', False),
+    (r'C:\WINDOWS\system32\cmd.exe /d /s /c "run_windows.bat "', False),
+    # The Task Scheduler, and the server of OpenSSH.
+    (r'C:\WINDOWS\SYSTEM32\cmd.exe /c "C:\WilmerAI\run_windows.bat"', False),
+    (r'"c:\windows\system32\cmd.exe" /c "C:\WilmerAI\run_windows.bat --listen"', False),
+    # A window that was open before, or stays open: start, and cmd /k.
+    (r'"C:\WINDOWS\system32\cmd.exe" ', False),
+    (r"cmd", False),
+    (r"C:\WINDOWS\system32\cmd.exe /K run_windows.bat ", False),
+    (r'C:\WINDOWS\system32\cmd.exe /k "C:\WilmerAI\run_windows.bat" --listen', False),
+    # run_windows.bat check | more, and type message.txt | run_windows.bat try me -
+    (r'C:\WINDOWS\system32\cmd.exe  /S /D /c" run_windows.bat check "', False),
+    (r'C:\WINDOWS\system32\cmd.exe  /S /D /c" run_windows.bat try me -"', False),
+]
+
+
+@pytest.mark.parametrize(("line", "is_clicked"), CALLS)
+def test_only_a_window_of_a_double_click_waits_for_a_key(line: str, is_clicked: bool, tmp_path: Path) -> None:
     script = (PROJECT / "run_windows.bat").read_text(encoding="utf-8")
-    tests = re.search(r'^if "%CALLED:~-1%"=="(.)" if not "%CALLED:(.+)=%"=="%CALLED%" set', script, re.MULTILINE)
-    assert tests
+    lines = re.search(
+        r'^set "CALLED=.*\n(?:.*\n)?if "%CALLED:~-1%"=="(.)" if not "%CALLED:(.+)=%"=="%CALLED%" .*', script, re.M
+    )
+    assert lines and "S-1-5-4" in script
     called = line.replace('"', "").lower()
-    assert (called.endswith(tests[1]) and tests[2].lower() in called) == is_clicked
+    assert (called.endswith(lines[1]) and lines[2].lower() in called) == is_clicked
+    if os.name == "nt":
+        (tmp_path / "try.bat").write_text(f"@echo off\n{lines[0]}\necho [%CLICKED%]\n", encoding="utf-8")
+        environment = {**os.environ, "CMDCMDLINE": line}
+        said = subprocess.check_output([tmp_path / "try.bat"], env=environment, text=True, timeout=CLIENT_PATIENCE)
+        assert said.strip() == ("[1]" if is_clicked else "[]")
 
 
 @pytest.mark.parametrize("served", [(3, minor) for minor in range(OLDEST[1], NEWEST[1] + 1)])
@@ -121,6 +140,7 @@ def test_every_served_python_is_looked_for(script: str, served: tuple[int, int])
     assert f"({OLDEST[0]}, {OLDEST[1]}) <= sys.version_info < {after}" in text
 
 
+@posix
 @pytest.mark.parametrize(
     ("present", "taken"),
     [
@@ -135,15 +155,24 @@ def test_every_served_python_is_looked_for(script: str, served: tuple[int, int])
         ({"python3": "3.13-", "python3.14": "3.14-", "python": "3.11"}, "python"),
         ({"python3": "3.13-", "python3.14": "3.14-"}, "python3"),
         ({"python3": "3.13-", "python": "3.16"}, "python3"),
+        # The links of Windows to the Microsoft Store; python.org's installer may put only "py" on the path.
+        ({"python3": "store", "python": "3.13"}, "python"),
+        ({"python3": "store", "python": "store", "py": "3.14"}, "py"),
+        ({"python3": "store", "python": "3.16", "py": "3.12"}, "py"),
+        ({"python3": "store", "python": "store"}, ""),
     ],
 )
 def test_a_served_python_is_taken(tmp_path: Path, present: dict[str, str], taken: str) -> None:
+    on_windows = "store" in present.values()
     for name, version in present.items():
+        if version == "store":
+            executable(tmp_path / name, "#!/bin/sh\necho 'Python was not found; install it from the Store'\nexit 49\n")
+            continue
         numbers = version.rstrip("-").replace(".", ", ")
         without = 'sys.modules["ensurepip"] = None; ' if version.endswith("-") else ""
         program = f'import sys; {without}sys.version_info = ({numbers}, 1, "final", 0); exec(sys.argv[2])'
         executable(tmp_path / name, f"#!/bin/sh\nexec '{sys.executable}' -c '{program}' \"$@\"\n")
-    for name in ("python3.15", "python3.14", "python3.13", "python3.12", "python3.11", "python3", "python"):
+    for name in ("python3.15", "python3.14", "python3.13", "python3.12", "python3.11", "python3", "python", "py"):
         if name not in present:
             executable(tmp_path / name, "#!/bin/sh\nexit 1\n")
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
@@ -152,12 +181,13 @@ def test_a_served_python_is_taken(tmp_path: Path, present: dict[str, str], taken
         cwd=PROJECT,
         capture_output=True,
         text=True,
-        env={**os.environ, "PATH": path},
+        env={**os.environ, "PATH": path, "OS": "Windows_NT" if on_windows else ""},
         check=True,
     )
     assert found.stdout.strip() == taken
 
 
+@posix
 @pytest.mark.slow
 @pytest.mark.parametrize("obstacle", ["a file", "a link into nothing", "a folder that cannot be written"])
 def test_a_folder_that_cannot_be_written_is_named(installed: Path, obstacle: str) -> None:
@@ -178,6 +208,7 @@ def test_a_folder_that_cannot_be_written_is_named(installed: Path, obstacle: str
     )
 
 
+@posix
 @pytest.mark.slow
 def test_an_environment_without_pip_is_made_anew(installed: Path) -> None:
     """That is what Ctrl-C leaves while it is made."""
@@ -200,6 +231,7 @@ esac
     ]
 
 
+@posix
 def test_a_python_that_makes_no_environments_is_named(installed: Path) -> None:
     shutil.rmtree(installed / "venv")
     for name in ("python3", "python", *(f"python3.{minor}" for minor in range(OLDEST[1], NEWEST[1] + 1))):
@@ -224,10 +256,13 @@ def silent_index() -> Iterator[StubBackend]:
         yield index
 
 
+@posix
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_during_the_installation_is_no_error(installed: Path, silent_index: StubBackend, times: int) -> None:
     shutil.copytree(PROJECT / "Middleware" / "cli", installed / "Middleware" / "cli")
+    (installed / "Middleware" / "utilities").mkdir()
+    shutil.copy(PROJECT / "Middleware" / "utilities" / "quoting.py", installed / "Middleware" / "utilities")
     executable(installed / "venv" / "bin" / "python", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (installed / "requirements.lock").write_text(f"one==1.0 --hash=sha256:{'0' * 64}\n", encoding="utf-8")
     process = subprocess.Popen(
