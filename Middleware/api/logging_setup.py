@@ -30,7 +30,8 @@ FILE_NAME = "wilmerai.log"
 # The current file and its backups take at most 24 MB, so that a log cannot fill a disk.
 MAX_BYTES = 3 * 1024 * 1024
 BACKUP_COUNT = 7
-# On Windows, a program that has the file open may keep it from being renamed. Each attempt closes and opens the file.
+# A file cannot be renamed in a folder that this account may not change, or, on Windows, while a program has it open.
+# Each attempt closes and opens the file.
 ROTATION_RETRY_SECONDS = 60.0
 # The permissions of a new file.
 OWNER_ONLY = 0o600
@@ -237,8 +238,8 @@ class LogFile(RotatingFileHandler):
             if not self._is_held:
                 self._is_held = True
                 logger.warning(
-                    "The log file %s or one of its backups cannot be renamed, because another program may have it open "
-                    "(%s). The log goes on in this file",
+                    "The log file %s or one of its backups cannot be renamed (%s): another program has it open, or "
+                    "this account may not change the folder. The log goes on in this file",
                     self.baseFilename,
                     error.strerror or error,
                 )
