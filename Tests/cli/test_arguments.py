@@ -29,7 +29,7 @@ DIRECTORY_FLAGS = {
         ("", None),
         ("///", None),
         ('/srv/cfg"', "/srv/cfg"),
-        ("~/cfg", os.path.join(os.path.expanduser("~"), "cfg")),
+        ("~/cfg", os.path.expanduser("~") + "/cfg"),
     ],
 )
 def test_directories_are_cleaned(flag, typed, kept):

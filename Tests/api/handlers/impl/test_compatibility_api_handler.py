@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -58,14 +59,15 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
 
 def test_a_browser_gets_models_and_addresses(lab: ApiLab) -> None:
     lab.user(allowSharedWorkflows=True)
-    for name in ("fast", "R&D <b>"):
+    # Windows has no folder with an angle bracket in its name.
+    names = ["fast", "R&amp;D", *(["R&D <b>"] if sys.platform != "win32" else [])]
+    for name in names:
         lab.shared(name, "t")
     answer = Answer(lab.client.get("/", headers={**BROWSER, "Host": "10.0.0.7:5050"}))
     assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     page = Page(answer.data.decode("utf-8"))
     assert {
-        "tester:fast",
-        "tester:R&D <b>",
+        *(f"tester:{name}" for name in names),
         "http://10.0.0.7:5050/v1",
         "http://10.0.0.7:5050",
         "Open WebUI",
