@@ -52,12 +52,21 @@ def recognition_keys(messages: Sequence[Mapping[str, object]]) -> list[str]:
     it stands before several of ``messages``. The key of a message without either is its hash.
     """
     texts = [_without_role(message_text(message)) for message in messages]
-    labels = Counter(found[1] for text in texts if (found := _SPEAKER.match(text)))
-    speakers = {label for label, count in labels.items() if count >= _LEAST_MESSAGES_OF_A_SPEAKER}
+    speakers = _speakers_before(texts)
     return [
         _key(message, _without_speaker(text, speakers), stored)
         for message, text, stored in zip(messages, texts, hash_messages(messages), strict=True)
     ]
+
+
+def speakers_before(messages: Iterable[Mapping[str, object]]) -> set[str]:
+    """Return the names that stand before several of the messages, as ``recognition_keys`` finds them."""
+    return _speakers_before([_without_role(message_text(message)) for message in messages])
+
+
+def _speakers_before(texts: Iterable[str]) -> set[str]:
+    labels = Counter(found[1] for text in texts if (found := _SPEAKER.match(text)))
+    return {label for label, count in labels.items() if count >= _LEAST_MESSAGES_OF_A_SPEAKER}
 
 
 def _without_role(text: str) -> str:

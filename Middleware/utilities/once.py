@@ -113,6 +113,10 @@ class Once(Generic[K]):
             self._counts.put(key, count)
             return count
 
+    def noted(self, key: K) -> int:
+        """Return how often ``key`` was noted since it was over."""
+        return self._counts.get(key) or 0
+
     def over(self, key: K) -> int:
         """End ``key``. Return how often it was noted, so that only the end of something reported is reported."""
         return self._counts.pop(key) or 0

@@ -76,7 +76,7 @@ ALLOWED = {
     # Prompts: another word may change what models answer.
     "Middleware/services/memory/compactor_settings.py": ("for somebody who goes on",),
     "Middleware/workflows/tools/memory/condensation.py": ("stands in for all of them",),
-    "Middleware/workflows/tools/memory/vector_memories.py": (
+    "Middleware/workflows/tools/memory/vector_prompts.py": (
         "what somebody who goes on",
         "that somebody would type",
         "told only Tobias",

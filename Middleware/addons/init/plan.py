@@ -307,6 +307,7 @@ def shares(window: int, thinks: bool = False) -> dict[str, int]:
         "taskTokens": _between(window // 4, 256, 1000) + thoughts,
         "memoryTokens": memory + thoughts,
         "memoryWords": memory * 6 // 10,
+        "factTokens": _between(window // 8, 250, 500) + thoughts,
         "chunkTokens": _between(window // 4, 500, 3000),
         "summaryTokens": shortened + thoughts,
         "summaryWords": shortened * 6 // 10,

@@ -198,6 +198,12 @@ class PostgresMemories(SearchableMemories):
         count: int = self._database.write(_COUNT_FAILURE, (self._row.id, storable(chunk)), self._scope)[0][0]
         return count
 
+    def failures(self, chunk: str) -> int:
+        rows = self._read(
+            "SELECT count FROM wilmer.chunk_failures WHERE discussion = %s AND place = %s", (), storable(chunk)
+        )
+        return rows[0][0] if rows else 0
+
     def end_failures(self, chunk: str) -> None:
         self._database.write(
             "DELETE FROM wilmer.chunk_failures WHERE discussion = %s AND place = %s",

@@ -18,6 +18,8 @@ LONGEST_WAIT_AFTER_ANSWER = 600.0
 # What follows is here because the checks need it too, and must not import all that searches and writes memories.
 # The ways of searching:
 KEYWORD, SEMANTIC, HYBRID = "keyword", "semantic", "hybrid"
+# What searchable memories are written as:
+JSON_FORMAT, LINES_FORMAT = "json", "lines"
 # The markers in prompts: the memories to condense, and what a summary is made of.
 BATCH = "[MemoriesToCondense]"
 CURRENT_SUMMARY = "[CHAT_SUMMARY]"
@@ -66,7 +68,7 @@ class MemorySettings:
             default=None,
             meaning=(
                 'Example messages for a memory, sent after systemPrompt: {"user": message, "assistant": answer}. '
-                "Not for searchable memories."
+                "Not for searchable memories, which have vectorMemoryExampleTurns."
             ),
         ),
         lambda value: value,
@@ -76,7 +78,7 @@ class MemorySettings:
             "addRolesToTextChunk",
             "bool",
             False,
-            "Begin each message in the text of a memory with 'User:' or 'Assistant:'. Not for searchable memories.",
+            "Begin each message in the text of a memory with 'User:' or 'Assistant:'.",
         )
     )
     file_workflow: str = setting(
@@ -148,6 +150,28 @@ class MemorySettings:
             "",
             "Prompt for searchable memories, instead of the built-in one; [TextChunk] is the text.",
         )
+    )
+    vector_format: str = setting(
+        ConfigKey(
+            "vectorMemoryFormat",
+            "str",
+            JSON_FORMAT,
+            "What the model writes searchable memories as: JSON, or a fact on each line, which small models write more "
+            "reliably. With lines, either is accepted.",
+            choices=(JSON_FORMAT, LINES_FORMAT),
+        )
+    )
+    vector_examples: object = setting(
+        replace(
+            NODE["exampleTurns"],
+            name="vectorMemoryExampleTurns",
+            default=None,
+            meaning=(
+                'Example messages for searchable memories: {"user": message, "assistant": answer}. Not given: with '
+                "the built-in prompts for lines two built-in ones, else none."
+            ),
+        ),
+        lambda value: value,
     )
     index_topics: bool = setting(
         ConfigKey("vectorMemoryIndexTopics", "bool", False, "Keyword search also covers the topics.")
@@ -251,6 +275,11 @@ class MemorySettings:
     @property
     def vector_preset(self) -> str:
         return self.vector_preset_name or self.preset
+
+    @property
+    def has_built_in_vector_prompts(self) -> bool:
+        """Whether searchable memories are written with built-in prompts alone."""
+        return not (self.vector_workflow or self.vector_system_prompt or self.vector_prompt)
 
     @property
     def condense_endpoint(self) -> str:

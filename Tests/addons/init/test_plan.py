@@ -64,7 +64,7 @@ def test_every_prompt_and_its_answer_fit(window: int) -> None:
 def test_a_model_that_thinks_first_has_room_for_that_beside_a_short_answer(window: int, room: int) -> None:
     plain, thoughtful = shares(window), shares(window, thinks=True)
     grown = {name for name in plain if plain[name] != thoughtful[name]}
-    assert grown == {"notesTokens", "routeNameTokens", "taskTokens", "memoryTokens", "summaryTokens"}
+    assert grown == {"notesTokens", "routeNameTokens", "taskTokens", "memoryTokens", "factTokens", "summaryTokens"}
     assert all(thoughtful[name] - plain[name] == room for name in grown)
 
 

@@ -119,6 +119,10 @@ class SearchableMemories(ABC):
         """Count a failure of the chunk with this name and return how many there were in a row."""
 
     @abstractmethod
+    def failures(self, chunk: str) -> int:
+        """Return how many failures of this chunk there were in a row."""
+
+    @abstractmethod
     def end_failures(self, chunk: str) -> None:
         """Count the failures of this chunk from 1 again."""
 

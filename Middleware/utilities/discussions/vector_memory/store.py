@@ -129,6 +129,9 @@ class VectorMemories(SearchableMemories):
     def count_failure(self, chunk: str) -> int:
         return process().one(chunk_failures).count((self.place, chunk))
 
+    def failures(self, chunk: str) -> int:
+        return process().one(chunk_failures).noted((self.place, chunk))
+
     def end_failures(self, chunk: str) -> None:
         process().one(chunk_failures).over((self.place, chunk))
 

@@ -18,7 +18,7 @@ from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.discussions.discussion_files import Pair, read_object, write_content
 from Middleware.utilities.discussions.message_places import MessagePlace, place_from_json
 from Middleware.utilities.once import BoundedCache
-from Middleware.utilities.text_utils import restore_braces
+from Middleware.utilities.text_utils import message_text, restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import helper_prompts, raw_messages, text_of_helper
@@ -38,6 +38,7 @@ from Middleware.workflows.tools.memory.shared import (
     problem_with,
     storage_errors_logged,
     stored_memory,
+    with_role,
 )
 
 logger = logging.getLogger(__name__)
@@ -250,9 +251,8 @@ class FileMemoryPass:
             start = self._start(pairs)
         if not self._due(start, existed):
             return
-        chunks = chunks_of(
-            self._messages, self._known, start, self._end, self._settings.file_chunk_size, self._settings.roles
-        )
+        shown = with_role if self._settings.roles else message_text
+        chunks = chunks_of(self._messages, self._known, start, self._end, self._settings.file_chunk_size, shown)
         writer = MemoryWriter(self._context, self._settings, self._state)
         # The memories of a long history that is new here count as condensed, or they would be condensed at once.
         if writer.write(chunks, as_condensed=self._settings.condense and not existed):

@@ -47,7 +47,7 @@ def clean_memory(answer: str, prompts: Sequence[str], before: Sequence[str] = ()
         plain_words(sentence)
         for memory in (*_PLACEHOLDERS, *before[-_MEMORIES_BEFORE:], *shown)
         for line in memory.splitlines()
-        for sentence in _sentences(line)
+        for sentence in sentences(line)
     }
     kept, dropped = [], False
     for line in text.splitlines():
@@ -68,17 +68,17 @@ def _new_sentences(line: str, said: set[str]) -> str:
     mark = _LIST_MARK.match(line.lstrip())
     begin = len(line) - len(line.lstrip()) + (mark.end() if mark else 0)
     new = []
-    for sentence in _sentences(line[begin:]):
+    for sentence in sentences(line[begin:]):
         key = plain_words(sentence)
         if key not in said or not _is_sentence(sentence, key):
             new.append(sentence)
             said.add(key)
-    if len(new) == sum(1 for _ in _sentences(line[begin:])):
+    if len(new) == sum(1 for _ in sentences(line[begin:])):
         return line
     return line[:begin] + "".join(new).rstrip() if new else ""
 
 
-def _sentences(line: str) -> Iterator[str]:
+def sentences(line: str) -> Iterator[str]:
     start = 0
     for end in _SENTENCE_END.finditer(line):
         if not _ABBREVIATION.search(line, start, end.end()):

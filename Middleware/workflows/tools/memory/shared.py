@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,7 +14,13 @@ from Middleware.exceptions import ConfigValueError, UnreadableDataError, WilmerE
 from Middleware.llmapis.backend_errors import log_text, public_text
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.messages import Message
-from Middleware.services.llm_calls.direct_calls import answer_text, call_with_texts, raise_if_cancelled, text_to_keep
+from Middleware.services.llm_calls.direct_calls import (
+    answer_text,
+    call_with_texts,
+    finish_reason_of,
+    raise_if_cancelled,
+    text_to_keep,
+)
 from Middleware.services.llm_calls.prompt_parts import PART_KEYS
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.services.memory.memory_settings import MemorySettings
@@ -67,11 +73,13 @@ class Chunk:
         text: their contents in escaped form.
         hash: the hash of the last of them.
         place: the position of the last one in the conversation; None if it is not known.
+        messages: how many there are; 0 if that is not known.
     """
 
     text: str
     hash: str
     place: MessagePlace | None = None
+    messages: int = 0
 
 
 class KnownMessages:
@@ -141,26 +149,43 @@ def first_new(messages: KnownMessages, stored: Sequence[str], end: int, places: 
 
 
 def chunks_of(
-    messages: Sequence[Message], known: KnownMessages, start: int, end: int, size: int, roles: bool = False
+    messages: Sequence[Message],
+    known: KnownMessages,
+    start: int,
+    end: int,
+    size: int,
+    shown: Callable[[Message], str] = message_text,
 ) -> list[Chunk]:
     """Return the messages from ``start`` up to ``end`` in chunks of at most ``size`` estimated tokens.
 
-    ``roles``: their texts begin with ``User: `` or ``Assistant: ``.
+    ``shown``: the text of each as it stands in a chunk.
     """
     chunks: list[Chunk] = []
     last = start - 1
     for group in chunk_messages_by_token_size(messages[start:end], size):
         last += len(group)
         place = place_of(known.keys, last, len(message_text(group[-1])))
-        text = "\n".join(map(_with_role, group)) if roles else messages_to_text_block(group)
-        chunks.append(Chunk(text, known.hashes[last], place))
+        chunks.append(Chunk("\n".join(map(shown, group)), known.hashes[last], place, len(group)))
     return chunks
 
 
-def _with_role(message: Message) -> str:
+def with_role(message: Message) -> str:
+    """Return the text of a message behind its role."""
     text = message_text(message)
     # The user's key chatCompleteAddUserAssistant has already put one there.
     return text if text.startswith(ROLE_LABELS) else ROLE_TAGS.get(str(message.get("role")), "") + text
+
+
+def with_speaker(message: Message, speakers: Collection[str]) -> str:
+    """Return the text of a message behind its speaker, or behind its role if it has none.
+
+    ``speakers``: the names that stand before the texts of the conversation.
+    """
+    text, name = message_text(message), message.get("name")
+    if text.startswith(ROLE_LABELS) or text.partition(":")[0].strip() in speakers:
+        return text
+    # The name of a tool is not that of a speaker.
+    return f"{name}: {text}" if name and message.get("role") in ("user", "assistant") else with_role(message)
 
 
 def are_enough(messages: Sequence[Message], tokens: int, count: int | None) -> bool:
@@ -226,7 +251,12 @@ class MemoryCall:
         conversation.
         max_tokens: the longest answer.
         parts: keys of a node that add late texts and example turns.
+
+    Attributes:
+        was_cut_off: the last answer ended at the limit of its length.
     """
+
+    was_cut_off = False
 
     def __init__(
         self,
@@ -275,6 +305,7 @@ class MemoryCall:
         raise_if_cancelled(self._context.request.cancel_scope)
         handler = self._load()
         answer = send(handler)
+        self.was_cut_off = finish_reason_of(handler) == "length"
         raise_if_cancelled(self._context.request.cancel_scope)
         return text_to_keep(answer, handler)
 

@@ -57,10 +57,15 @@ def parse_memories(answer: str) -> list[Item] | None:
         found = _search(without_thinking(answer))
     if not found:
         return found
-    items = _without_repetitions(item for item in map(_checked, found[:MOST_ITEMS]) if item is not None)
+    items = storable_items(found[:MOST_ITEMS])
     if len(found) > MOST_ITEMS:
         logger.warning("Of %d memories in one answer the first %d are kept", len(found), MOST_ITEMS)
     return items or None
+
+
+def storable_items(items: Iterable[Item]) -> list[Item]:
+    """Return the memories that can be stored, each once."""
+    return _without_repetitions(item for item in map(_checked, items) if item is not None)
 
 
 # -- reasoning ---------------------------------------------------------------------------------------------------------
@@ -198,15 +203,25 @@ def _more_objects(parser: _Parser, position: int) -> Iterator[Item]:
         yield from _items_in(value) or ()
 
 
+def json_objects(text: str) -> Iterator[Item]:
+    """Yield the outermost objects that can be parsed, whatever stands between them."""
+    parser, position = _Parser(text), 0
+    while (begin := text.find("{", position)) >= 0 and parser.left > 0:
+        parsed = parser.at(begin)
+        if parsed is not None and isinstance(parsed[0], dict):
+            yield parsed[0]
+        position = begin + 1 if parsed is None else parsed[1]
+
+
 def _items_in(value: object) -> list[Item] | None:
     """Return the unchecked memories in a JSON value; [] for an empty list; None if it holds something else."""
-    if isinstance(value, dict) and not _is_memory(value):
+    if isinstance(value, dict) and not is_memory(value):
         value = value.get(_CONTAINER)
     if isinstance(value, dict):
         value = [value]
     if not isinstance(value, list):
         return None
-    items = [entry for entry in value if isinstance(entry, dict) and _is_memory(entry)]
+    items = [entry for entry in value if isinstance(entry, dict) and is_memory(entry)]
     if 0 < len(items) < len(value):
         logger.warning(
             "Of %d memories in one answer %d are kept; the others lack one of %s",
@@ -217,7 +232,8 @@ def _items_in(value: object) -> list[Item] | None:
     return items if items or not value else None
 
 
-def _is_memory(entry: Item) -> bool:
+def is_memory(entry: Item) -> bool:
+    """Return whether an object has the keys of a memory, and a text."""
     summary = entry.get("summary")
     return all(key in entry for key in REQUIRED) and isinstance(summary, str) and bool(summary.strip())
 

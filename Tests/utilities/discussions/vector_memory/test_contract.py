@@ -181,13 +181,16 @@ def test_the_log_grows_in_order_whatever_the_clock_says(
 def test_failures_of_a_chunk_are_counted_until_they_are_over(
     memories: SearchableMemories, open_: Open, cipher: Cipher
 ) -> None:
+    assert memories.failures("after h") == 0
     assert [memories.count_failure("after h") for _ in range(2)] == [1, 2]
     with open_(cipher) as again:
+        assert again.failures("after h") == 2 and again.failures("other \0") == 0
         assert again.count_failure("after h") == 3 and again.count_failure("other \0") == 1
         again.end_failures("after h")
     assert memories.count_failure("after h") == 1
     memories.end_failures("after h")
     memories.end_failures("other \0")
+    assert memories.failures("after h") == 0
 
 
 # -- texts --------------------------------------------------------------------------------------------------------
