@@ -80,8 +80,10 @@ def _read(text: str) -> object:
             return _LENIENT.raw_decode(text)[0]
         except json.JSONDecodeError as error:
             closed = _closed(text)
+            # Python 3.13 and later report a comma too many where it is, older versions what follows it.
+            mistake = error.pos + error.msg.startswith("Illegal trailing comma")
             # Closing helps only once; after that, the member with the mistake goes.
-            text = closed if closed != text else _closed(_up_to(text, error.pos))
+            text = closed if closed != text else _closed(_up_to(text, mistake))
     raise ValueError
 
 

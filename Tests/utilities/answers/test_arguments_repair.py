@@ -65,6 +65,9 @@ def test_an_object_stays_as_it_is(text: str) -> None:
         ('[{"a": 1}, {"b": 2}]', {"a": 1}),
         # Mistakes.
         ('{"a": 1,}', {"a": 1}),
+        ('{"a": 1 , \n}', {"a": 1}),
+        ('{"a": [1, 2,], "b": 3}', {"a": [1, 2]}),
+        ('{"a": {"b": 1,}, "c": 2}', {"a": {"b": 1}}),
         ('{"a": 1, b: 2, "c": 3}', {"a": 1}),
         ('{"a": "two\nlines"}', {"a": "two\nlines"}),
         ('{"a": NaN, "b": -Infinity}', {"a": None, "b": None}),
