@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -19,6 +20,10 @@ BLOCK_BYTES = 64 * 1024
 # Killed processes close their pipes at once; one that left curl's process group may keep them open for as long as it
 # likes.
 READERS_END_SECONDS = 0.05
+# ERROR_FILENAME_EXCED_RANGE of Windows, whose command lines have at most 32,766 characters.
+_TOO_LONG = 206
+CURL: Sequence[str] = ("curl",)
+"""How the command line begins; tests put another program there."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ def _start(args: Sequence[str], use_environment_proxies: bool) -> subprocess.Pop
         options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
     try:
         return subprocess.Popen(
-            ["curl", *args],
+            [*CURL, *args],
             bufsize=0,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -101,11 +106,12 @@ def _start(args: Sequence[str], use_environment_proxies: bool) -> subprocess.Pop
             env=environment,
             **options,
         )
-    except FileNotFoundError:
-        raise CurlMissingError(
-            "CurlCommand needs the program 'curl', which was not found. Install it, or add its folder to PATH"
-        ) from None
     except OSError as error:
+        # Windows says the same of a command line that is too long.
+        if isinstance(error, FileNotFoundError) and getattr(error, "winerror", None) != _TOO_LONG:
+            raise CurlMissingError(
+                "CurlCommand needs the program 'curl', which was not found. Install it, or add its folder to PATH"
+            ) from None
         raise CurlError(f"CurlCommand could not start curl: {error.strerror}") from error
 
 
@@ -120,7 +126,7 @@ class _Run:
     def __init__(self, process: subprocess.Popen[bytes], max_bytes: int | None) -> None:
         assert process.stdout is not None and process.stderr is not None
         self.wake, self.full = threading.Event(), False
-        self._process, self._cap = process, max_bytes
+        self._process, self._tree, self._cap = process, _Tree(process), max_bytes
         self._stdout, self._stderr = bytearray(), bytearray()
         self._errors = _started(self._read, process.stderr, self._stderr)
         self._reader = _started(self._follow, process.stdout)
@@ -147,7 +153,7 @@ class _Run:
         # Not reaped, so its id cannot be that of another process yet.
         killed = self._process.returncode is None
         if killed:
-            _kill_tree(self._process)
+            self._tree.kill()
             self._process.wait()
         for thread in (self._reader, self._errors):
             thread.join(READERS_END_SECONDS)
@@ -161,13 +167,35 @@ def _started(target: Any, *args: object) -> threading.Thread:
     return thread
 
 
-def _kill_tree(process: subprocess.Popen[bytes]) -> None:
-    if sys.platform == "win32":
-        subprocess.run(["taskkill", "/F", "/T", "/PID", str(process.pid)], capture_output=True, check=False)
-        process.kill()
-        return
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    # macOS refuses a group of which only the ended leader is left.
-    except (ProcessLookupError, PermissionError):
-        process.kill()
+if sys.platform == "win32":
+
+    class _Tree:
+        """A process with all that it starts, which may outlive it."""
+
+        def __init__(self, process: subprocess.Popen[bytes]) -> None:
+            import pywintypes  # type: ignore[import-untyped]
+            import win32job  # type: ignore[import-untyped]
+
+            self._process, job = process, win32job.CreateJobObject(None, "")
+            self._kill_all = functools.partial(win32job.TerminateJobObject, job, 1)
+            # It may have ended already.
+            with contextlib.suppress(pywintypes.error):
+                win32job.AssignProcessToJobObject(job, int(process._handle))  # type: ignore[attr-defined]
+
+        def kill(self) -> None:
+            self._kill_all()
+            self._process.kill()
+else:
+
+    class _Tree:
+        """A process with all that it starts, which may outlive it, but not leave its group."""
+
+        def __init__(self, process: subprocess.Popen[bytes]) -> None:
+            self._process = process
+
+        def kill(self) -> None:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            # macOS refuses a group of which only the ended leader is left.
+            except (ProcessLookupError, PermissionError):
+                self._process.kill()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shlex
 import sys
 import threading
 import time
@@ -16,12 +14,16 @@ import pytest
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.workflows.handlers.impl.curl_command_handler import CurlCommandHandler
+from Middleware.workflows.tools.curl import tool
 from Tests.stub_backend import Reply, StubBackend
 from Tests.tables import table
+from Tests.windows import is_running, needs_curl, wine_lacks
 from Tests.workflows.engine_lab import EngineLab, start, static, tried_with, until, user
 from Tests.workflows.url_values import MUSEUM, MUSEUM_ENCODED, ROWS
 
 FakeCurl = Callable[[str], Path]
+# As curl, the fakes write the same bytes on every system.
+PRELUDE = "import os, subprocess, sys, time; sys.stdout.reconfigure(encoding='utf-8', newline='\\n')"
 
 
 @pytest.fixture
@@ -42,17 +44,12 @@ def web() -> Iterator[StubBackend]:
 @pytest.fixture
 def fake_curl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCurl:
     """Puts a Python program in curl's place; returns the folder it stands in."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
     def write(program: str) -> Path:
-        code, path = folder / "curl.py", folder / "curl"
-        code.write_text(f"import os, subprocess, sys, time\n{program}\n", encoding="utf-8")
-        called = " ".join(map(shlex.quote, (sys.executable, str(code))))  # no shebang may hold a path with blanks
-        path.write_text(f'#!/bin/sh\nexec {called} "$@"\n', encoding="utf-8")
-        path.chmod(0o755)
-        return folder
+        code = tmp_path / "curl.py"
+        code.write_text(f"{PRELUDE}\n{program}\n", encoding="utf-8")
+        monkeypatch.setattr(tool, "CURL", [sys.executable, str(code)])
+        return tmp_path
 
     return write
 
@@ -73,6 +70,7 @@ def run(lab: EngineLab, *nodes: dict[str, Any], said: str = "hello") -> Any:
 # -- what is run -------------------------------------------------------------------------------------------------------
 
 
+@needs_curl
 def test_arguments_take_variables(lab: EngineLab, web: StubBackend) -> None:
     web.script(Reply(body=b"pong"))
     said = 'it\'s $HOME; `x` "q" {brace}'
@@ -94,6 +92,7 @@ def test_arguments_take_variables(lab: EngineLab, web: StubBackend) -> None:
     assert request.headers["x-test"] == said
 
 
+@needs_curl
 @table(("url", "value", "target"), ROWS.values(), ids=list(ROWS))
 def test_values_in_urls_are_encoded(lab: EngineLab, web: StubBackend, url: str, value: str, target: str) -> None:
     web.script(Reply(body=b"ok"))
@@ -117,18 +116,20 @@ def test_values_in_urls_are_encoded(lab: EngineLab, web: StubBackend, url: str, 
     ],
 )
 def test_only_values_in_urls_are_encoded(lab: EngineLab, fake_curl: FakeCurl, args: list[str], shown: str) -> None:
-    fake_curl(SHOW.replace("'|'", "sys.stdout.reconfigure(encoding='utf-8') or '|'"))
+    fake_curl(SHOW)
     assert run(lab, static(MUSEUM), curl(*args, maxResponseBytes=0)) == f"{shown}\n"
     whole = run(lab, static(MUSEUM), curl(*args, maxResponseBytes=0, encodeUrlValues=False))
     assert whole == f"{shown}\n".replace(MUSEUM_ENCODED, MUSEUM)
 
 
+@needs_curl
 def test_streamed_word_by_word(lab: EngineLab, web: StubBackend) -> None:
     web.script(Reply(body=b"two words"))
     chunks = items(lab, curl("-s", web.url), stream=True)
     assert [chunk["token"] for chunk in chunks if chunk["token"]] == ["two", " ", "words"]
 
 
+@needs_curl
 def test_output_is_not_substituted(lab: EngineLab, web: StubBackend) -> None:
     web.script(Reply(body=b"{empty} \xff"))
     assert run(lab, curl("-s", web.url), static("<{agent1Output}>")) == "<{empty} \ufffd>"
@@ -204,6 +205,7 @@ def test_a_failure_raised(lab: EngineLab, fake_curl: FakeCurl) -> None:
     assert str(caught.value) == "CurlCommand exited with status 7: err"
 
 
+@needs_curl
 def test_a_failure_of_the_real_curl(lab: EngineLab) -> None:
     with pytest.raises(RuntimeError, match=r"CurlCommand exited with status 6: curl: \(6\) .*name\.invalid"):
         run(lab, curl("-sS", "http://name.invalid/"))
@@ -212,10 +214,13 @@ def test_a_failure_of_the_real_curl(lab: EngineLab) -> None:
 @pytest.mark.parametrize("on_error", ["raise", "return"])
 def test_no_curl(lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    if sys.platform == "win32":  # which has a curl that no PATH hides
+        monkeypatch.setattr(tool, "CURL", ["no-such-curl"])
     with pytest.raises(FileNotFoundError, match="needs the program 'curl', which was not found"):
         run(lab, curl("http://127.0.0.1", onError=on_error))
 
 
+@wine_lacks("a limit of command lines")
 def test_an_argument_too_long_for_the_system(lab: EngineLab, web: StubBackend) -> None:
     node = curl("-d", "{chat_user_prompt_last_one}", web.url, onError="return")
     assert run(lab, node, said="x" * 3_000_000).startswith("CurlCommand could not start curl: ")
@@ -224,10 +229,12 @@ def test_an_argument_too_long_for_the_system(lab: EngineLab, web: StubBackend) -
 # -- time and size -----------------------------------------------------------------------------------------------------
 
 
+@needs_curl
 def test_a_timeout_beyond_all_bounds(lab: EngineLab, web: StubBackend) -> None:
     assert run(lab, curl("-s", web.url, timeout=1e300)) == '{"ok": true}'
 
 
+@needs_curl
 @pytest.mark.parametrize("timeout", [1.5, "1.5"])
 def test_the_timeout(lab: EngineLab, web: StubBackend, timeout: Any) -> None:
     web.default = Reply(pieces=[b"some"] + [b"x"] * 4000, delay=0.05)
@@ -239,6 +246,7 @@ def test_the_timeout(lab: EngineLab, web: StubBackend, timeout: Any) -> None:
     assert all(request.wait_ended() for request in web.requests)
 
 
+@needs_curl
 def test_a_timeout_is_returned_where_the_node_says_so(lab: EngineLab, web: StubBackend) -> None:
     web.default = Reply(pieces=[b"some"] + [b"x"] * 4000, delay=0.05)
 
@@ -255,6 +263,7 @@ def test_a_timeout_is_returned_where_the_node_says_so(lab: EngineLab, web: StubB
 CAP_TEXT = "CurlCommand response exceeded the 10-byte cap (maxResponseBytes)."
 
 
+@needs_curl
 @pytest.mark.parametrize("cap", [10, "10", "{limit}"])
 def test_the_cap(lab: EngineLab, web: StubBackend, cap: Any) -> None:
     web.default = Reply(pieces=[b"12345"] * 3, hang=True)
@@ -305,6 +314,7 @@ def cancelled_after(lab: EngineLab, node: dict[str, Any], ready: Callable[[], ob
     return ended - moments[0]
 
 
+@needs_curl
 @pytest.mark.parametrize("reply", [Reply(never=True), Reply(pieces=[b"x"] * 8000, delay=0.02)])
 def test_a_stop(lab: EngineLab, web: StubBackend, reply: Reply) -> None:
     web.default = reply
@@ -322,22 +332,10 @@ time.sleep(180)
 """
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that waits to be reaped does not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return not Path("/proc").is_dir()
-
-
 def test_a_stop_ends_the_children_too(lab: EngineLab, fake_curl: FakeCurl) -> None:
     pids = fake_curl(WITH_CHILD) / "pids"
     assert cancelled_after(lab, curl("x", timeout=120), lambda: until(pids.exists)) < 60
-    assert until(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()))
+    assert until(lambda: not any(is_running(int(pid)) for pid in pids.read_text().split()))
 
 
 def test_a_timeout_ends_the_children_too(lab: EngineLab, fake_curl: FakeCurl) -> None:
@@ -346,7 +344,7 @@ def test_a_timeout_ends_the_children_too(lab: EngineLab, fake_curl: FakeCurl) ->
     def check(seconds: float) -> None:
         with pytest.raises(TimeoutError):
             run(lab, curl("x", timeout=seconds))
-        assert until(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()))
+        assert until(lambda: not any(is_running(int(pid)) for pid in pids.read_text().split()))
 
     tried_with(check, 1.0, 5.0, 25.0)
 
@@ -359,7 +357,7 @@ def test_a_child_that_outlives_curl_does_not_hold_the_node(lab: EngineLab, fake_
         with pytest.raises(TimeoutError):
             run(lab, curl("x", timeout=seconds))
         assert time.monotonic() - began < 60
-        assert until(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()))
+        assert until(lambda: not any(is_running(int(pid)) for pid in pids.read_text().split()))
 
     tried_with(check, 1.0, 5.0, 25.0)
 
@@ -441,6 +439,7 @@ def test_what_an_output_must_not_bring_behind_an_option(lab: EngineLab, web: Stu
         run(lab, curl("-s", "--url", "{chat_user_prompt_last_one}"), said="{file}:///etc/hosts")
 
 
+@needs_curl
 def test_headers_of_an_output(lab: EngineLab, web: StubBackend) -> None:
     asked = [curl("-sS", "-H", "X-Title: {agent1Output}", f"{web.url}/echo")]
     run(lab, {"type": "StaticResponse", "content": "Ferry times\n"}, *asked)
@@ -450,12 +449,14 @@ def test_headers_of_an_output(lab: EngineLab, web: StubBackend) -> None:
     assert len(web.requests) == 1
 
 
+@needs_curl
 def test_a_scheme_of_the_author(lab: EngineLab, tmp_path: Path) -> None:
     (tmp_path / "here.txt").write_text("a file")
-    node = curl("-s", "file://{chat_user_prompt_last_one}")
-    assert run(lab, node, said=str(tmp_path / "here.txt")) == "a file"
+    node = curl("-s", "file:{chat_user_prompt_last_one}")
+    assert run(lab, node, said=(tmp_path / "here.txt").as_uri().removeprefix("file:")) == "a file"
 
 
+@needs_curl
 def test_a_scheme_allowed(lab: EngineLab, tmp_path: Path) -> None:
     (tmp_path / "here.txt").write_text("a file")
     node = curl("-s", "{chat_user_prompt_last_one}", allowSchemeInjection=True)
@@ -477,6 +478,7 @@ def test_the_guard_looks_at_urls_only(lab: EngineLab, fake_curl: FakeCurl) -> No
 GUARDS: list[dict[str, Any]] = [{"allowedHosts": ["8.8.8.8"]}, {"blockPrivateAddresses": True}]
 
 
+@needs_curl
 @pytest.mark.parametrize("guard", GUARDS)
 def test_ways_to_a_server_under_guard(lab: EngineLab, web: StubBackend, guard: dict[str, Any]) -> None:
     """A local proxy is for the author and the configuration, not for what somebody said."""
@@ -513,6 +515,7 @@ def test_ways_to_a_server_under_guard(lab: EngineLab, web: StubBackend, guard: d
     assert len(web.requests) == 5
 
 
+@needs_curl
 def test_a_template_of_the_author_may_choose_an_option(lab: EngineLab, web: StubBackend) -> None:
     node = curl("{% if 1 %}-k{% endif %}", "-s", web.url, jinja2=True, blockOptionInjection=True)
     assert run(lab, node) == '{"ok": true}'
@@ -520,6 +523,7 @@ def test_a_template_of_the_author_may_choose_an_option(lab: EngineLab, web: Stub
         run(lab, {**node, "args": ["{{ chat_user_prompt_last_one }}", web.url]}, said="-s")
 
 
+@needs_curl
 def test_redirects_are_not_followed_under_guard(lab: EngineLab, web: StubBackend) -> None:
     web.default = Reply(status=302, body=b"", headers={"Location": "/again"})
     with pytest.raises(RuntimeError, match="status 47"):

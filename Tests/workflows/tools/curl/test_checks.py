@@ -30,6 +30,7 @@ from Middleware.workflows.tools.curl.options import (
     without_secrets,
 )
 from Tests.tables import table
+from Tests.windows import needs_curl
 
 
 def urls(*args: str) -> list[str | None]:
@@ -60,6 +61,7 @@ def test_urls(args: list[str], expected: list[str]) -> None:
     assert urls(*args) == expected
 
 
+@needs_curl
 def test_the_allowed_options_are_those_of_the_installed_curl() -> None:
     listed = subprocess.run(["curl", "--help", "all"], capture_output=True, text=True, check=True).stdout
     words = [line.replace(",", " ").split() for line in listed.splitlines()]

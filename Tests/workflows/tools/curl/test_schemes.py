@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from Middleware.workflows.tools.curl.options import inserts_scheme_into_data, inserts_scheme_into_url
 from Tests.tables import table
+from Tests.windows import needs_curl
 
 READ_BY_CURL = [
     "file://{}",
@@ -76,13 +78,16 @@ HARMLESS = [
 ]
 
 
+@needs_curl
 @table("form", READ_BY_CURL)
 def test_what_curl_reads_a_file_for_is_refused(tmp_path: Path, form: str) -> None:
     path = tmp_path / "secret"
     path.write_text("SECRET", encoding="utf-8")
-    url = form.format(path)
+    windows = sys.platform == "win32"
+    url = form.format(f"/{path.as_posix()}" if windows else path)
     done = subprocess.run(["curl", "-s", "-m", "2", "--noproxy", "*", url], capture_output=True, text=True, check=False)
-    assert "SECRET" in done.stdout  # so this test would notice a form that no longer matters
+    # So this test would notice a form that no longer matters. Windows takes four slashes for those of another computer.
+    assert ("SECRET" in done.stdout) == (not windows or form != "file:////{}")
     assert inserts_scheme_into_url("{x}", url)
 
 
