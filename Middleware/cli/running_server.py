@@ -21,7 +21,7 @@ from Middleware.cli import served_users
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
-from Middleware.utilities.files.file_access import atomic_write, process_lock
+from Middleware.utilities.files.file_access import atomic_write, open_to_read, process_lock
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ def _server_of(name: str) -> RunningServer | None:
 
 def _read(path: str) -> RunningServer:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open_to_read(path) as file:
             content = json.load(file)
         return RunningServer(
             str(content["url"]), str(content["configuration"]), tuple(map(str, content["users"])), int(content["pid"])

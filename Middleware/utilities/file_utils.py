@@ -40,6 +40,7 @@ from Middleware.utilities.files.file_access import (
     atomic_write,
     find_file_ignoring_case,
     folder_lock,
+    open_to_read,
     ordinary_file,
     path_lock,
     resolve_file_path,
@@ -113,7 +114,7 @@ def _encrypted(data: bytes, cipher: Cipher) -> bytes:
 def _read(path: str) -> bytes | None:
     if ordinary_file(path) is None:
         return None
-    with open(path, "rb") as file:
+    with open_to_read(path) as file:
         return file.read()
 
 
@@ -139,7 +140,7 @@ def load_custom_file(
         return MISSING_TEXT
     chunk_delimiter = chunk_delimiter or "\n"
     try:
-        with open(found, "rb") as file:
+        with open_to_read(found) as file:
             data = _needed_part(file, head_count, tail_count) if chunk_delimiter == "\n" else file.read()
     # The file was removed after the lookup.
     except FileNotFoundError:

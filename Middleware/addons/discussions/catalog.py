@@ -13,7 +13,6 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from Middleware.exceptions import WilmerError
 from Middleware.models.process import process
@@ -33,6 +32,7 @@ from Middleware.utilities.discussion_state import (
     Searchable,
 )
 from Middleware.utilities.discussions.discussion_folder import KEY_FOLDER, discussions, stored_discussion
+from Middleware.utilities.files.file_access import open_to_read
 from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.text_utils import nearest
 
@@ -121,7 +121,8 @@ class StoredDiscussion:
 
     def read(self, path: str) -> bytes:
         """Return the content of one of its files as it is stored. Raises OSError."""
-        return Path(path).read_bytes()
+        with open_to_read(path) as file:
+            return file.read()
 
     def name_of(self, file: StoredFile) -> str:
         """Return the name of a file without that of the discussion."""

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, TypedDict, cast, get_args
 
 from Middleware.addons.records.console_folder import OWNER_ONLY, ConsoleFolder
 from Middleware.exceptions import ClientError
-from Middleware.utilities.files.file_access import Signature, atomic_write, file_signature, folder_lock
+from Middleware.utilities.files.file_access import Signature, atomic_write, file_signature, folder_lock, open_to_read
 from Middleware.utilities.once import Once
 from Middleware.utilities.text_utils import did_you_mean
 
@@ -162,7 +162,7 @@ def with_setting(stored: StoredSettings, name: str, value: object) -> StoredSett
 
 
 def _parsed(path: str) -> StoredSettings:
-    with open(path, encoding="utf-8") as file:
+    with open_to_read(path) as file:
         values = json.load(file)
     if not isinstance(values, dict):
         raise ValueError("it is not a JSON object")

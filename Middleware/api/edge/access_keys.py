@@ -33,7 +33,7 @@ from Middleware.utilities.command_lines import command, own_command
 from Middleware.utilities.config.paths import KEY_FILE as KEY_FILE
 from Middleware.utilities.discussions.client_keys import key_name
 from Middleware.utilities.encryption_utils import SHORT_KEY
-from Middleware.utilities.files.file_access import file_signature, is_unsettled
+from Middleware.utilities.files.file_access import file_signature, is_unsettled, open_to_read
 from Middleware.utilities.once import Once
 from Middleware.utilities.text_utils import did_you_mean
 
@@ -379,7 +379,7 @@ def _read(path: str) -> bytes:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise AccessKeysError(f"{path}: this is not a file.")
-        with open(path, "rb") as file:
+        with open_to_read(path) as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise AccessKeysError(f"{path}: there is no such file of keys. This makes it: {_maker(path)}") from None

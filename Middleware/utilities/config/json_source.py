@@ -14,6 +14,7 @@ from typing import NamedTuple, NoReturn
 
 from Middleware.exceptions import ConfigSyntaxError
 from Middleware.utilities.config import json_mistakes
+from Middleware.utilities.files.file_access import open_to_read
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class JsonSource:
     def read(cls, path: str) -> JsonSource:
         """Return the text of a file for its positions; empty if the file cannot be read."""
         try:
-            with open(path, "rb") as file:
+            with open_to_read(path) as file:
                 return cls(decode(file.read())[0])
         # ValueError: no file can have this path, as it contains a NUL.
         except (OSError, ValueError):

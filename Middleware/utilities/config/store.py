@@ -26,7 +26,7 @@ from Middleware.models.request_context import current_request
 from Middleware.utilities.config.declarations import SCHEMA_KEY
 from Middleware.utilities.config.excerpts import excerpt
 from Middleware.utilities.config.json_source import DuplicateKey, JsonSource, decode_text
-from Middleware.utilities.files.file_access import Signature, file_signature, is_unsettled, why_unreadable
+from Middleware.utilities.files.file_access import Signature, file_signature, is_unsettled, open_to_read, why_unreadable
 from Middleware.utilities.json_data import FrozenDict, freeze
 
 logger = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ def _load(entry: _File, path: str, display: str) -> None:
     signature = entry.signature
     unsettled = is_unsettled(signature)
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path) as file:
             source = JsonSource(decode_text(file.read(), display), display)
         written = freeze(source.parse())
     except ConfigSyntaxError as error:

@@ -12,7 +12,14 @@ from dataclasses import asdict
 from Middleware.exceptions import KeySaltError
 from Middleware.utilities.discussions.stored_files import PRIVATE_FILE
 from Middleware.utilities.encryption_utils import NAME_START, SALT_BYTES, KeySalt
-from Middleware.utilities.files.file_access import Signature, atomic_write, file_signature, folder_lock, is_unsettled
+from Middleware.utilities.files.file_access import (
+    Signature,
+    atomic_write,
+    file_signature,
+    folder_lock,
+    is_unsettled,
+    open_to_read,
+)
 from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.text_utils import counted
 
@@ -126,8 +133,8 @@ def _is_of_a_key(path: str) -> bool:
 def _read(path: str, root: str, missed: str = "") -> KeySalt | None:
     """``missed``: what errors call a salt that is missing; by default ``path``."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return parse_salt(file.read(), path)
+        with open_to_read(path) as file:
+            return parse_salt(file.read().decode("utf-8"), path)
     except (FileNotFoundError, NotADirectoryError):
         pass
     except UnicodeDecodeError:

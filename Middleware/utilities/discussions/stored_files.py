@@ -18,6 +18,7 @@ from Middleware.utilities.encryption_utils import (
 from Middleware.utilities.files.file_access import (
     atomic_write,
     find_file_ignoring_case,
+    open_to_read,
     ordinary_file,
     resolve_file_path,
 )
@@ -31,7 +32,7 @@ def read_stored(path: str) -> bytes | None:
     found = existing_file(path)
     if ordinary_file(found) is None:
         return None
-    with open(found, "rb") as file:
+    with open_to_read(found) as file:
         return file.read()
 
 
@@ -58,7 +59,7 @@ def cipher_of_file(path: str, cipher: Cipher) -> Cipher:
     """
     if ordinary_file(path) is None:
         return cipher
-    with open(path, "rb") as file:
+    with open_to_read(path) as file:
         data = file.read(len(TOKEN_START))
         # Most files are not encrypted, and some are large: the start is enough to know.
         if data != TOKEN_START:
@@ -92,7 +93,7 @@ def copy_file(path: str, suffix: str, cipher: Cipher = NO_CIPHER, instead: bytes
     if instead is not None:
         atomic_write(found + suffix, encoded(instead, cipher_of_file(found, cipher)), PRIVATE_FILE)
     elif ordinary_file(found) is not None:
-        with open(found, "rb") as file:
+        with open_to_read(found) as file:
             data = file.read()
         with file_named(file_in_folder(found)):
             # A file in clear must not be copied in clear if the cipher is active.
@@ -104,7 +105,7 @@ def hide_file(path: str, cipher: Cipher) -> None:
     """Encrypt a file that is still in clear, such as a backup from before encryption. Raises OSError."""
     if not cipher.active or ordinary_file(path) is None:
         return
-    with open(path, "rb") as file:
+    with open_to_read(path) as file:
         data = file.read()
     if data and not is_token(data):
         atomic_write(path, cipher.encrypt(data))

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import BinaryIO, TypeVar
 from weakref import WeakValueDictionary
 
 from Middleware.exceptions import EarlyTerminationException
@@ -33,7 +34,10 @@ else:
 
 logger = logging.getLogger(__name__)
 
-# In seconds: Windows refuses to replace a file while another program, such as a virus scanner, has it open.
+T = TypeVar("T")
+
+# In seconds: Windows refuses to replace a file while another program, such as a virus scanner, has it open, and to open
+# it while it is replaced.
 REPLACE_TIMEOUT = 1.0 if os.name == "nt" else 0.0
 _PAUSE = 0.02
 # The longest time, in seconds, in which a cancelled request is not noticed.
@@ -68,6 +72,22 @@ def find_file_ignoring_case(path: str) -> str | None:
     except (OSError, ValueError):
         return None
     return next((found for found in (os.path.join(folder, other) for other in names) if os.path.isfile(found)), None)
+
+
+def listed_name(path: str) -> str:
+    """Return the name of a file as its folder lists it, where the file system finds it under other spellings, too."""
+    folder, name = os.path.split(path)
+    try:
+        names = os.listdir(folder or os.curdir)
+    except OSError:
+        return name
+    return name if name in names else next((other for other in names if other.casefold() == name.casefold()), name)
+
+
+def open_to_read(path: str) -> BinaryIO:
+    """Open a file whose content another thread or process may replace. Raises OSError."""
+    # Windows refuses it for the moment in which the new file gets its name.
+    return retry_while_in_use(lambda: open(path, "rb"), REPLACE_TIMEOUT)
 
 
 def ordinary_file(path: str) -> os.stat_result | None:
@@ -174,7 +194,7 @@ def _write_next_to(target: str, data: bytes, known: os.stat_result | None, mode:
             # Windows does not rename an open file. Elsewhere it stays locked until it has its name.
             if sys.platform == "win32":
                 file.close()
-            retry_while_open(os.replace, temporary, target, REPLACE_TIMEOUT)
+            retry_while_in_use(lambda: os.replace(temporary, target), REPLACE_TIMEOUT)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -231,12 +251,12 @@ def _keep_access(descriptor: int, known: os.stat_result) -> None:
             os.fchmod(descriptor, stat.S_IMODE(known.st_mode))
 
 
-def retry_while_open(move: Callable[[str, str], None], source: str, target: str, seconds: float) -> None:
-    """Run ``move(source, target)``, and retry it for some seconds while another program has the file open."""
+def retry_while_in_use(act: Callable[[], T], seconds: float) -> T:
+    """Call ``act``, and retry it for some seconds while Windows refuses it, as others use the file. Raises OSError."""
     end = time.monotonic() + seconds
     while True:
         try:
-            return move(source, target)
+            return act()
         except PermissionError:
             if time.monotonic() >= end:
                 raise

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
@@ -23,11 +24,14 @@ from Middleware.utilities.files.file_access import (
     PathLocks,
     atomic_write,
     find_file_ignoring_case,
+    listed_name,
+    open_to_read,
     process_lock,
     resolve_file_path,
 )
 from Middleware.utilities.text_utils import encode_text
 from Tests.patience import CLIENT_PATIENCE, PATIENCE
+from Tests.windows import tells_capitals_apart
 
 posix = pytest.mark.skipif(os.name == "nt", reason="permission bits, special files and limits of POSIX systems")
 PROJECT = Path(__file__).parents[3]
@@ -68,13 +72,22 @@ def test_find_ignoring_case(tmp_path: Path) -> None:
 
 
 def test_the_exact_name_wins_and_of_several_others_always_the_same(tmp_path: Path) -> None:
-    (tmp_path / "b.txt").write_text("1")
-    (tmp_path / "B.txt").write_text("2")
-    if len(names(tmp_path)) == 1:
-        pytest.skip("this file system ignores case itself")
-    (tmp_path / "B.TXT").write_text("3")
+    for name in ("b.txt", "B.txt", "B.TXT"):
+        (tmp_path / name).write_text("x")
     assert find_file_ignoring_case(str(tmp_path / "B.txt")) == str(tmp_path / "B.txt")
-    assert find_file_ignoring_case(str(tmp_path / "b.tXt")) == str(tmp_path / "B.TXT")
+    # Where all these names are one file, each is exact.
+    expected = "B.TXT" if tells_capitals_apart(tmp_path) else "b.tXt"
+    assert find_file_ignoring_case(str(tmp_path / "b.tXt")) == str(tmp_path / expected)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "NOTES.TXT", "Notes.txt", "none.txt"])
+def test_the_name_that_the_folder_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (tmp_path / "Notes.txt").touch()
+    expected = "Notes.txt" if name != "none.txt" else name
+    assert listed_name(str(tmp_path / name)) == expected
+    assert listed_name(str(tmp_path / "missing" / name)) == name
+    monkeypatch.chdir(tmp_path)
+    assert listed_name(name) == expected
 
 
 def test_find_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,6 +247,23 @@ def test_a_file_in_use_is_replaced_a_little_later(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "a.txt").read_text() == "new" and names(tmp_path) == ["a.txt"]
 
 
+def test_a_file_that_is_being_replaced_is_opened_a_little_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = [PermissionError(errno.EACCES, "in use")] * 5
+
+    def refused_open(path: str, mode: str) -> IO[Any]:
+        if refusals:
+            raise refusals.pop()
+        return open(path, mode)
+
+    (tmp_path / "a.txt").write_text("new")
+    monkeypatch.setattr(file_access, "REPLACE_TIMEOUT", 1.0)
+    monkeypatch.setattr(file_access, "open", refused_open, raising=False)
+    with open_to_read(str(tmp_path / "a.txt")) as file:
+        assert file.read() == b"new" and not refusals
+
+
 def test_patience_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_access, "REPLACE_TIMEOUT", 0.1)
     monkeypatch.setattr(os, "replace", RefusedReplace(10_000))
@@ -282,7 +312,8 @@ def test_a_reader_sees_the_old_or_the_new_text_only(tmp_path: Path) -> None:
 
     def read() -> None:
         while not done.is_set():
-            data = path.read_bytes()
+            with open_to_read(str(path)) as file:
+                data = file.read()
             seen.add((len(data), len(set(data))))
 
     reader = threading.Thread(target=read)

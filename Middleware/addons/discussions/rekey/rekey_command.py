@@ -36,7 +36,7 @@ from Middleware.utilities.config.paths import console_directory, own_public_dire
 from Middleware.utilities.discussions.key_salts import SALT_FILE
 from Middleware.utilities.discussions.stored_files import PRIVATE_FOLDER
 from Middleware.utilities.encryption_utils import SHORT_KEY
-from Middleware.utilities.files.file_access import retry_while_open
+from Middleware.utilities.files.file_access import retry_while_in_use
 
 DESCRIPTION = """Moves the stored conversations of one API key to another, or decrypts them.
 
@@ -437,7 +437,7 @@ def _change_list(old: str, new: str, given: str | None) -> None:
 
 
 def _rename(folder: str, target: str) -> None:
-    retry_while_open(os.rename, folder, target, RENAME_TIMEOUT)
+    retry_while_in_use(lambda: os.rename(folder, target), RENAME_TIMEOUT)
 
 
 def _hint(change: KeyChange, owners: set[str]) -> None:
