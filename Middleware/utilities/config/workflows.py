@@ -27,6 +27,7 @@ from Middleware.utilities.config.users import (
     user_display_path,
     user_name_setting,
 )
+from Middleware.utilities.files.file_access import listed_name
 from Middleware.utilities.files.path_utils import is_flat_name, split_name
 from Middleware.utilities.json_data import FrozenDict
 
@@ -39,6 +40,7 @@ _SHARED_FOLDER = USER["sharedWorkflowsSubDirectoryOverride"]
 TEST_SUFFIX = ".test.json"
 """The suffix of files that contain tests of the workflow next to them; they are not workflows."""
 SETTINGS_SUFFIXES = (MEMORY_SUFFIX, COMPACTOR_SUFFIX) = "MemoryFile-Workflow-Settings.json", "Compactor-Settings.json"
+_FOLDED_SUFFIXES = tuple(suffix.casefold() for suffix in SETTINGS_SUFFIXES)
 """The suffixes of files that contain settings of memories and of the compactor; they are not workflows either."""
 
 
@@ -99,7 +101,7 @@ def workflow_in(data: object, name: str, folder: str, found: FoundFile) -> Loade
 
 def _read(name: str, folder: str, found: FoundFile) -> LoadedWorkflow:
     # Its author, and the check, take such a file for one that runs nothing.
-    if found.display.endswith(SETTINGS_SUFFIXES):
+    if _holds_settings(found):
         raise ConfigValueError(
             f"'{name}' is not run as a workflow, as a file whose name ends like this holds settings; rename a workflow",
             file=found.display,
@@ -108,6 +110,14 @@ def _read(name: str, folder: str, found: FoundFile) -> LoadedWorkflow:
         found.path, found.display, "workflow", lambda data: _split(data, found.display)
     )
     return LoadedWorkflow(name, folder, found.path, found.display, nodes, variables)
+
+
+def _holds_settings(found: FoundFile) -> bool:
+    # Windows and macOS find a file under other spellings, too.
+    name = os.path.basename(found.display)
+    return name.endswith(SETTINGS_SUFFIXES) or (
+        name.casefold().endswith(_FOLDED_SUFFIXES) and listed_name(found.path).endswith(SETTINGS_SUFFIXES)
+    )
 
 
 def load_settings_file(name: str) -> tuple[dict[str, object], str]:

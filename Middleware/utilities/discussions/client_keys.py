@@ -16,6 +16,7 @@ from Middleware.models.process import process
 from Middleware.utilities.config.users import configured_users, find_user_file
 from Middleware.utilities.discussions.discussion_folder import discussions
 from Middleware.utilities.encryption_utils import DataKey, KeySalt, derive_encryption_key, hash_api_key, key_folder_name
+from Middleware.utilities.files.file_access import listed_name
 
 
 @dataclass(frozen=True)
@@ -104,5 +105,5 @@ def user_spellings(user: str) -> list[str]:
     """Return the possible spellings of a user's name: unchanged, in lower case, and like its file."""
     file = find_user_file(user)
     # The user may have been spelled in another way when the data was written.
-    names = [user, user.lower(), *([os.path.splitext(os.path.basename(file.path))[0]] if file else [])]
+    names = [user, user.lower(), *([os.path.splitext(listed_name(file.path))[0]] if file else [])]
     return list(dict.fromkeys(names))
