@@ -44,7 +44,7 @@ def resolve_api_key(value: object, file: str) -> str:
         text = str(value).strip()
         path = text.removeprefix(FILE).strip() if text.startswith(FILE) else ""
         if path and process().one(_reported).first((file, text, str(problem))):
-            logger.error("%s: %s: %r", file, problem, path)
+            logger.error("%s: %s: '%s'", file, problem, path)
         raise ConfigValueError(str(problem), file=file, json_path="apiKey", expected=WANTED) from None
 
 
