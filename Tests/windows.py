@@ -39,6 +39,12 @@ needs_links = pytest.mark.skipif(
 )
 """The marker of a test that makes symbolic links. On Windows, administrators and the developer mode have the right."""
 
+console_decides = pytest.mark.skipif(sys.platform == "win32", reason="on Windows, the console of the run decides that")
+"""The marker of a test in which output is in colours, as on a terminal."""
+
+LOCK_FILES = [".wilmer.lock"] if sys.platform == "win32" else []
+"""What a lock of a folder leaves in it: only on Windows, where a folder itself cannot be locked."""
+
 
 def tells_apart(folder: Path, one: str, other: str) -> bool:
     """Return whether the file system of ``folder`` has a file for each of these names, rather than one for both.

@@ -13,6 +13,7 @@ import pytest
 from Middleware.addons.check.findings import Finding, Selection, Summary, human_text, in_order, json_text, path_shown
 from Middleware.utilities.terminal import wants_colour
 from Tests.tables import table
+from Tests.windows import console_decides
 
 BAD = Finding("error", "Users/ann.json", "port", 3, "it is bad", "good", "better", column=5)
 WORSE = Finding("warning", "Users/ann.json", "", None, "it is odd", users=("ann", "bob"))
@@ -107,15 +108,14 @@ def test_colours(summary: Summary) -> None:
 @pytest.mark.parametrize(
     ("stream", "environment", "wanted"),
     [
-        (Terminal(), {}, True),
+        pytest.param(Terminal(), {}, True, marks=console_decides),
         (io.StringIO(), {}, False),
         (Terminal(), {"NO_COLOR": "1"}, False),
-        (Terminal(), {"NO_COLOR": ""}, True),
+        pytest.param(Terminal(), {"NO_COLOR": ""}, True, marks=console_decides),
         (Terminal(), {"TERM": "dumb"}, False),
     ],
     ids=["terminal", "pipe", "NO_COLOR", "empty NO_COLOR", "dumb"],
 )
-@pytest.mark.skipif(os.name == "nt", reason="the console decides there")
 def test_who_wants_colours(stream: io.StringIO, environment: dict[str, str], wanted: bool) -> None:
     assert wants_colour(stream, environment) is wanted
 

@@ -17,6 +17,7 @@ import pytest
 from Middleware.cli.commands import all_commands
 from Tests.addons.workflow_tests.lab import asks, run, run_json, says, static, test
 from Tests.patience import CLIENT_PATIENCE
+from Tests.windows import console_decides
 
 PROJECT = Path(__file__).resolve().parents[3]
 GOOD = test(name="says hello", expect={"answer": "Hello"})
@@ -121,7 +122,12 @@ def test_json_says_all(two, capsys):
 
 @pytest.mark.parametrize(
     ("terminal", "environment", "coloured"),
-    [(True, {}, True), (False, {}, False), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False)],
+    [
+        pytest.param(True, {}, True, marks=console_decides),
+        (False, {}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+    ],
     ids=["terminal", "pipe", "no colour", "dumb"],
 )
 def test_colours_only_on_a_terminal(two, capsys, monkeypatch, terminal, environment, coloured):

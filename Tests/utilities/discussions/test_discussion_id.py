@@ -51,8 +51,12 @@ def m(content: Any, role: str = "user") -> dict[str, Any]:
         ([], None),
     ],
 )
-def test_first_complete_tag(contents: list[Any], expected: str | None) -> None:
-    assert extract_discussion_id([m(content) for content in contents]) == expected
+def test_first_complete_tag(monkeypatch: pytest.MonkeyPatch, contents: list[Any], expected: str | None) -> None:
+    for windows in (False, True):
+        monkeypatch.setattr(path_utils, "WINDOWS", windows)
+        # Windows would leave out a blank at the end of a folder's name.
+        usable = expected if not windows or not (expected or "").endswith(" ") else None
+        assert extract_discussion_id([m(content) for content in contents]) == usable
 
 
 @pytest.mark.parametrize(

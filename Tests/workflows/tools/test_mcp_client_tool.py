@@ -7,7 +7,6 @@ import importlib
 import json
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from Middleware.exceptions import EarlyTerminationException
@@ -29,7 +29,7 @@ from Middleware.workflows.tools.mcp_client_tool import MCPClient, MCPToolCallErr
 from Tests.llmapis.lab import Lab
 from Tests.utilities.shortages import no_more_threads
 from Tests.workflows.engine_lab import tried_with, until
-from Tests.workflows.tools.mcp.mcp_lab import HttpServer, ends, is_running, plain_file, python_file, sdk_file
+from Tests.workflows.tools.mcp.mcp_lab import HttpServer, ends, plain_file, python_file, sdk_file
 
 TRANSPORTS = ("stdio", "streamable_http", "sse")
 
@@ -214,7 +214,7 @@ def test_a_changed_file_gets_a_new_process(lab: Lab, client: MCPClient) -> None:
     first = pid(client)
     lab.write("MCPServers/lab", plain_file(env={"A": "1"}))
     second = pid(client)
-    assert first != second and ends(first) and is_running(second)
+    assert first != second and ends(first) and psutil.pid_exists(second)
 
 
 # -- child processes ---------------------------------------------------------------------------------------------------
@@ -281,9 +281,9 @@ def test_nothing_of_an_encrypted_conversation_is_logged(
 def test_a_server_is_kept_between_calls(client: MCPClient, sessions: McpSessions) -> None:
     first = pid(client)
     assert pid(client) == first and int(MCPClient(sessions).call_tool("lab", "pid")) == first
-    assert is_running(first)
+    assert psutil.pid_exists(first)
     sessions.close(60)
-    assert not is_running(first)
+    assert not psutil.pid_exists(first)
 
 
 def test_sessions_can_be_used_again_after_closing(client: MCPClient, sessions: McpSessions) -> None:
@@ -298,7 +298,7 @@ def test_a_shortage_of_threads_passes(client: MCPClient, monkeypatch: pytest.Mon
         no_more_threads(patch, "mcp")
         with pytest.raises(RuntimeError, match="new thread"):
             pid(client)
-    assert is_running(pid(client))
+    assert psutil.pid_exists(pid(client))
 
 
 def test_an_idle_server_is_ended(lab: Lab) -> None:
@@ -336,7 +336,7 @@ def test_parallel_calls_share_a_server(client: MCPClient, transport: str) -> Non
 def test_a_server_that_died_idle_is_started_again(client: MCPClient) -> None:
     first = pid(client)
     for _ in range(3):
-        os.kill(first, signal.SIGKILL)
+        psutil.Process(first).kill()
         assert ends(first)
         first, before = pid(client), first
         assert first != before

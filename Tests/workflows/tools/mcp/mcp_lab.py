@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import psutil  # type: ignore[import-untyped]
 
 SERVER = Path(__file__).with_name("mcp_server.py")
 PLAIN = Path(__file__).with_name("plain_mcp_server.py")
@@ -74,17 +75,9 @@ class HttpServer:
             self._process = None
 
 
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def ends(pid: int, seconds: float = 60.0) -> bool:
-    """Wait for a process to be gone; returns whether it is."""
+    """Wait for a process to be gone, and to be waited for; returns whether it is."""
     end = time.monotonic() + seconds
-    while is_running(pid) and time.monotonic() < end:
+    while psutil.pid_exists(pid) and time.monotonic() < end:
         time.sleep(0.01)
-    return not is_running(pid)
+    return not psutil.pid_exists(pid)
