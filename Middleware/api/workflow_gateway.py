@@ -11,7 +11,7 @@ from Middleware.api.requests.background_tasks import background_task, longest_an
 from Middleware.api.requests.liveness_cleanup import LivenessCall, clean_up
 from Middleware.exceptions import ClientError, ConfigNotFoundError
 from Middleware.llmapis.keepsakes import recalled
-from Middleware.models.messages import Message, without_extra
+from Middleware.models.messages import Message, without_extra, without_times
 from Middleware.models.request_context import RequestContext, SentRequest
 from Middleware.services.prompt_categorization_service import PromptCategorizationService
 from Middleware.utilities import config_utils
@@ -65,6 +65,7 @@ def start_user_prompt(
     request.task = background_task(messages, stream)
     background = _background_workflow(request)
     messages, tagged = prepared_messages(messages)
+    messages, request.said = without_times(messages)
     # A front-end's own request only quotes the conversation, and must not write to its memories.
     discussion_id = "" if background else _discussion_id(tagged, api_key)
     shared: dict[str, Any] = {"api_key": api_key, "tools": tools, "tool_choice": tool_choice}

@@ -55,6 +55,13 @@ class Message(TypedDict, total=False):
     tool_call_id: str
     name: str
     extra: list[Keepsake]
+    # The values of TIME_FIELDS that a client has sent, the best first. Runs and back-ends get messages without them.
+    said: list[object]
+
+
+# The fields of a message with which clients say when it was sent, the best first: the first is that of Open WebUI and
+# others, the second Ollama's, the third SillyTavern's.
+TIME_FIELDS = ("timestamp", "created_at", "send_date")
 
 
 class VisionNote(dict[str, object]):
@@ -89,10 +96,28 @@ def joined_extra(first: Mapping[str, object], second: Mapping[str, object]) -> l
 
 
 def without_extra(messages: list[Message]) -> list[Message]:
-    """Return the messages without their keepsakes."""
-    if not [message for message in messages if "extra" in message]:
+    """Return the messages without their keepsakes and times."""
+    if not [message for message in messages if "extra" in message or "said" in message]:
         return messages
-    return [cast(Message, {key: message[key] for key in message if key != "extra"}) for message in messages]  # type: ignore[literal-required]
+    return [_without(message, "extra", "said") for message in messages]
+
+
+def add_times(message: Message, sent: Mapping[str, object]) -> None:
+    """Keep with a message the times in the fields that a client has sent with it."""
+    times = [sent[field] for field in TIME_FIELDS if sent.get(field) is not None]
+    if times:
+        message["said"] = times
+
+
+def without_times(messages: list[Message]) -> tuple[list[Message], list[Sequence[object]]]:
+    """Return the messages without times, and the times of each; none at all if no message has any."""
+    if not [message for message in messages if "said" in message]:
+        return messages, []
+    return [_without(message, "said") for message in messages], [message.get("said", ()) for message in messages]
+
+
+def _without(message: Message, *keys: str) -> Message:
+    return cast(Message, {key: message[key] for key in message if key not in keys})  # type: ignore[literal-required]
 
 
 def without_images(message: Message) -> Message:

@@ -71,6 +71,8 @@ class RequestContext:
         body_bytes: the length of its body.
         peer: where it came from, as ``client_addresses.peer_of`` says it; () if no client has sent it.
         asked: the conversation as the client has sent it.
+        said: for each message of the outermost run, the values of the client's fields with its time, the best first;
+            empty if no message has any.
         via: the value of the header ``X-Wilmer-Via`` for the back-ends that are called for it; "" before the first.
         traceparent: the header of this name, with which a client says which trace the request belongs to; "" for none.
         trace: that trace, or one of its own; None where none are sent.
@@ -130,6 +132,7 @@ class RequestContext:
     misspelt_model: str = ""
     body_bytes: int = 0
     asked: Sequence[Mapping[str, object]] = field(default=(), repr=False)
+    said: Sequence[Sequence[object]] = field(default=(), repr=False)
     via: str = ""
     traceparent: str = ""
     trace: TraceContext | None = None

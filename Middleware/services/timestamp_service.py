@@ -8,13 +8,15 @@ client sends it back.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from Middleware.exceptions import UnreadableDataError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.messages import Message
+from Middleware.models.request_context import RequestContext
 from Middleware.utilities.answers.text_cleaner import find_generation_prompt
 from Middleware.utilities.datetime_utils import (
     add_seconds_to_timestamp,
@@ -32,6 +34,7 @@ from Middleware.utilities.discussions.discussion_files import (
 )
 from Middleware.utilities.discussions.discussion_folder import stored_discussion
 from Middleware.utilities.hashing_utils import hash_content, hash_messages, hash_single_message
+from Middleware.utilities.said_times import Calendar, Said, Traces, said_times
 from Middleware.utilities.text_utils import escape_braces
 
 logger = logging.getLogger(__name__)
@@ -125,6 +128,34 @@ class TimestampService:
                 if text and isinstance(content, str) and not content.startswith(text):
                     message["content"] = f"{text} {content}"
         return copies
+
+    def said(
+        self,
+        request: RequestContext,
+        discussion_id: str | None,
+        history: Mapping[int, Message],
+        stamps: Mapping[int, str],
+        calendar: Calendar,
+        after: int | None = None,
+    ) -> dict[int, Said]:
+        """Return when the messages of a request were sent; see ``said_times``.
+
+        Args:
+            history: messages of the outermost run, by their index in it, in order.
+            stamps: the time stamps before their texts, by the same indexes.
+            after: the time of the message before them in the conversation, in Unix seconds, if that is known.
+        """
+        times = self._load(discussion_id) if discussion_id and calendar.dates else {}
+        stored = dict(enumerate(hash_messages(history.values()))) if times else {}
+        fields = request.said
+        traces = Traces(
+            {place: given for place, index in enumerate(history) if index < len(fields) and (given := fields[index])},
+            {place: stamp for place, index in enumerate(history) if (stamp := stamps.get(index))},
+            {place: stamp for place, key in stored.items() if isinstance(stamp := times.get(key), str)},
+        )
+        arrival = self._now().timestamp() - (time.monotonic() - request.started)
+        roles = [str(message.get("role")) for message in history.values()]
+        return dict(zip(history, said_times(roles, traces, arrival, calendar, after), strict=True))
 
     def get_time_context_summary(self, discussion_id: str | None) -> str:
         """Return a sentence with the times of the first and the last message; empty if no time is known."""

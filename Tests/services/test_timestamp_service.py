@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import DataKeyError, EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.request_context import RequestContext
 from Middleware.services.timestamp_service import PLACEHOLDER, TimestampService
 from Middleware.utilities.config import paths
 from Middleware.utilities.datetime_utils import format_datetime_to_ts
@@ -24,8 +25,10 @@ from Middleware.utilities.discussion_state import SHORT
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Middleware.utilities.hashing_utils import hash_content
+from Middleware.utilities.said_times import Calendar, Source
 from Middleware.utilities.text_utils import escape_braces
 from Tests.llmapis.lab import Lab
+from Tests.tables import table
 
 NOW = datetime(2026, 3, 14, 9, 26, 53)
 Message = dict[str, Any]
@@ -332,3 +335,49 @@ def test_a_new_message_takes_the_nearest_usable_time(service: TimestampService, 
     store(root, {h("a"): stamp(days=3), h("c"): stamp(days=1), h("d"): unusable})
     service.resolve_and_track_history([said(text) for text in "abcd"], "k1")
     assert stored(root)[h("b")] == stamp(days=1, seconds=1)
+
+
+@table(
+    ("fields", "stamps", "times"),
+    [
+        # Only the newest message came with the request; a time in the file is that of the server.
+        ([], {}, {2: (NOW - timedelta(days=2), Source.STORED), 5: (NOW, Source.ARRIVAL)}),
+        (
+            [],
+            {0: "2026-03-10 08:00"},
+            {0: (datetime(2026, 3, 10, 8), Source.STAMP), 2: (NOW - timedelta(days=2), 3), 5: (NOW, 4)},
+        ),
+        (
+            [[], ["2026-03-11T08:00"], [], [], [], [NOW.timestamp()]],
+            {1: "2026-03-10 08:00"},
+            {1: (datetime(2026, 3, 11, 8), Source.FIELD), 2: (NOW - timedelta(days=2), 3), 5: (NOW, Source.FIELD)},
+        ),
+        # Fewer than messages, which a caller may add to.
+        (
+            [[5], [1773000000000]],
+            {},
+            {1: (datetime.fromtimestamp(1773000000), 1), 2: (NOW - timedelta(days=2), 3), 5: (NOW, 4)},
+        ),
+    ],
+)
+def test_when_the_messages_of_a_request_were_sent(
+    service: TimestampService,
+    root: Path,
+    fields: list[list[Any]],
+    stamps: dict[int, str],
+    times: dict[int, tuple[datetime, int]],
+) -> None:
+    request = RequestContext(said=fields)
+    # The history lacks the messages of the system, whose numbers are left out.
+    history = {0: said("one {x}"), 1: said("two", "assistant"), 2: said("three"), 5: said("four")}
+    store(root, {hash_content("three"): stamp(days=2), PLACEHOLDER: stamp(days=1)})
+    before = stored(root)
+    found = service.said(request, "k1", history, stamps, Calendar())
+    known = {index: (one.at, one.source) for index, one in found.items() if one.at is not None}
+    # The arrival of a request is as long ago as the request has run.
+    assert known.keys() == times.keys()
+    for index, (at, source) in times.items():
+        moment, found_source = known[index]
+        assert found_source == source and abs((moment or 0) - at.timestamp()) < 60, index
+    assert list(found) == [0, 1, 2, 5] and stored(root) == before
+    assert not [one for one in service.said(request, "k1", history, stamps, Calendar(dates=False)).values() if one.at]

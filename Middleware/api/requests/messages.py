@@ -12,7 +12,7 @@ from typing import cast
 from Middleware.api.requests.content import ContentReader, Fields, has_stray_images, images_in, with_images_moved
 from Middleware.exceptions import ClientError
 from Middleware.llmapis.keepsakes import of_client
-from Middleware.models.messages import Message, ToolCall, joined_extra
+from Middleware.models.messages import Message, ToolCall, add_times, joined_extra
 from Middleware.utilities import config_utils
 from Middleware.utilities.answers.tool_calls import calls_among
 
@@ -138,6 +138,7 @@ def _messages(raw: Fields, number: int, prefixes: Mapping[str, str], empty_texts
     # Ollama's key for it.
     if isinstance(raw.get("tool_name"), str):
         message.setdefault("name", raw["tool_name"])
+    add_times(made[-1], raw)
     # The fields of tools are passed on as the client sent them: the back-end validates them, nodes check before use.
     return made
 

@@ -20,7 +20,7 @@ from Middleware.api.requests.content import (
 from Middleware.api.requests.messages import with_user_options
 from Middleware.api.requests.offered_tools import OfferedTools, log_not_offered
 from Middleware.exceptions import ClientError
-from Middleware.models.messages import Message
+from Middleware.models.messages import Message, add_times
 from Middleware.utilities.text_utils import did_you_mean
 
 ROLES = ("user", "assistant", "system")
@@ -118,6 +118,8 @@ def _turns(body: Fields, loaded: set[str]) -> list[Message]:
             read = _READER.read(content, f"messages[{number}].content", role)
             loaded.update(read.loaded)
             messages += read.messages(role)
+        if len(turn) > 2:
+            add_times(messages[-1], turn)
     return messages
 
 

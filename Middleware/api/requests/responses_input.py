@@ -25,7 +25,7 @@ from Middleware.api.requests.messages import ROLE_NAMES
 from Middleware.api.requests.responses_tools import ResponsesTools
 from Middleware.exceptions import ClientError
 from Middleware.llmapis.keepsakes import of_reasoning
-from Middleware.models.messages import Keepsake, Message, ToolCall, joined_extra
+from Middleware.models.messages import Keepsake, Message, ToolCall, add_times, joined_extra
 from Middleware.models.responses import Item, RequestFields
 from Middleware.services.response_store import REFERENCE
 
@@ -145,6 +145,9 @@ def conversation(
             and (not messages or "tool_calls" not in messages[-1])
         ):
             messages.append({"role": role, "content": content})
+            # Type, role and content.
+            if len(item) > 3:
+                add_times(messages[-1], item)
         else:
             translation.add(item, f"input[{number}]")
     translation.end_loose_parts()
@@ -231,6 +234,7 @@ class _Translation:
             if images := message.get("images"):
                 turn["images"] = [*turn.get("images", ()), *images]
             return
+        add_times(made[-1], item)
         self.messages += made
 
     def _open_turn(self) -> Message | None:
