@@ -51,7 +51,7 @@ def recognition_keys(messages: Sequence[Mapping[str, object]]) -> list[str]:
     A client may begin, or cease, to write names before the messages of a conversation. A name counts as a speaker if
     it stands before several of ``messages``. The key of a message without either is its hash.
     """
-    texts = [_without_role(message_text(message)) for message in messages]
+    texts = [without_role(message_text(message)) for message in messages]
     speakers = _speakers_before(texts)
     return [
         _key(message, _without_speaker(text, speakers), stored)
@@ -59,24 +59,36 @@ def recognition_keys(messages: Sequence[Mapping[str, object]]) -> list[str]:
     ]
 
 
-def speakers_before(messages: Iterable[Mapping[str, object]]) -> set[str]:
+def speakers_before(messages: Iterable[Mapping[str, object]]) -> frozenset[str]:
     """Return the names that stand before several of the messages, as ``recognition_keys`` finds them."""
-    return _speakers_before([_without_role(message_text(message)) for message in messages])
+    return _speakers_before([without_role(message_text(message)) for message in messages])
 
 
-def _speakers_before(texts: Iterable[str]) -> set[str]:
-    labels = Counter(found[1] for text in texts if (found := _SPEAKER.match(text)))
-    return {label for label, count in labels.items() if count >= _LEAST_MESSAGES_OF_A_SPEAKER}
+def _speakers_before(texts: Iterable[str]) -> frozenset[str]:
+    return speakers_among(label for text in texts if (label := speaker_and_rest(text)[0]))
 
 
-def _without_role(text: str) -> str:
+def without_role(text: str) -> str:
+    """Return a text without the label of a role at its beginning."""
     label = next(filter(text.startswith, ROLE_LABELS), "")
     return text[len(label) :]
 
 
-def _without_speaker(text: str, speakers: Collection[str]) -> str:
+def speaker_and_rest(text: str) -> tuple[str, str]:
+    """Return what may be the name of a speaker before a text, and the text behind it; "" and the text without one."""
     found = _SPEAKER.match(text)
-    return text[found.end() :] if found and found[1] in speakers else text
+    return (found[1], text[found.end() :]) if found else ("", text)
+
+
+def speakers_among(labels: Iterable[str]) -> frozenset[str]:
+    """Return which of the ``labels`` of a conversation's messages, one for each that has one, are speakers."""
+    counts = Counter(labels)
+    return frozenset(label for label, count in counts.items() if count >= _LEAST_MESSAGES_OF_A_SPEAKER)
+
+
+def _without_speaker(text: str, speakers: Collection[str]) -> str:
+    label, rest = speaker_and_rest(text)
+    return rest if label and label in speakers else text
 
 
 def _key(message: Mapping[str, object], said: str, stored: str) -> str:
