@@ -109,11 +109,17 @@ def add_times(message: Message, sent: Mapping[str, object]) -> None:
         message["said"] = times
 
 
-def without_times(messages: list[Message]) -> tuple[list[Message], list[Sequence[object]]]:
-    """Return the messages without times, and the times of each; none at all if no message has any."""
+SentTimes = Mapping[int, tuple[Message, Sequence[object]]]
+"""The times that clients have sent, by the ``id`` of the message; with the message, so that the id stays its own."""
+
+
+def without_times(messages: list[Message]) -> tuple[list[Message], SentTimes]:
+    """Return the messages without times, and the times of those that had some."""
     if not [message for message in messages if "said" in message]:
-        return messages, []
-    return [_without(message, "said") for message in messages], [message.get("said", ()) for message in messages]
+        return messages, {}
+    left = [_without(message, "said") if "said" in message else message for message in messages]
+    pairs = zip(left, messages, strict=True)
+    return left, {id(message): (message, sent["said"]) for message, sent in pairs if "said" in sent}
 
 
 def _without(message: Message, *keys: str) -> Message:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmOutcome, NodeSite, Observer, TokenCounts, current_site
+from Middleware.models.messages import SentTimes
 from Middleware.models.outside import REAL, Outside
 from Middleware.models.trace_context import TraceContext
 
@@ -71,8 +72,7 @@ class RequestContext:
         body_bytes: the length of its body.
         peer: where it came from, as ``client_addresses.peer_of`` says it; () if no client has sent it.
         asked: the conversation as the client has sent it.
-        said: for each message of the outermost run, the values of the client's fields with its time, the best first;
-            empty if no message has any.
+        said: the values of the client's fields with the time of a message, the best first.
         via: the value of the header ``X-Wilmer-Via`` for the back-ends that are called for it; "" before the first.
         traceparent: the header of this name, with which a client says which trace the request belongs to; "" for none.
         trace: that trace, or one of its own; None where none are sent.
@@ -132,7 +132,7 @@ class RequestContext:
     misspelt_model: str = ""
     body_bytes: int = 0
     asked: Sequence[Mapping[str, object]] = field(default=(), repr=False)
-    said: Sequence[Sequence[object]] = field(default=(), repr=False)
+    said: SentTimes = field(default_factory=dict, repr=False)
     via: str = ""
     traceparent: str = ""
     trace: TraceContext | None = None

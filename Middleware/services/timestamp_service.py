@@ -141,15 +141,15 @@ class TimestampService:
         """Return when the messages of a request were sent; see ``said_times``.
 
         Args:
-            history: messages of the outermost run, by their index in it, in order.
-            stamps: the time stamps before their texts, by the same indexes.
+            history: messages of the request, in order, each by a number of the caller.
+            stamps: the time stamps before their texts, by the same numbers.
             after: the time of the message before them in the conversation, in Unix seconds, if that is known.
         """
         times = self._load(discussion_id) if discussion_id and calendar.dates else {}
         stored = dict(enumerate(hash_messages(history.values()))) if times else {}
         fields = request.said
         traces = Traces(
-            {place: given for place, index in enumerate(history) if index < len(fields) and (given := fields[index])},
+            {place: fields[id(one)][1] for place, one in enumerate(history.values()) if id(one) in fields},
             {place: stamp for place, index in enumerate(history) if (stamp := stamps.get(index))},
             {place: stamp for place, key in stored.items() if isinstance(stamp := times.get(key), str)},
         )

@@ -35,8 +35,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
         read = workflow_gateway.SentRequest
 
         def spy(manager: WorkflowManager, request: Any, messages: Any, **fields: Any) -> Any:
-            lab.said = [list(times) for times in request.said]
-            assert not request.said or len(request.said) == len(messages)
+            sent = [request.said.get(id(message), (message, ())) for message in messages]
+            assert all(one is message for (one, _), message in zip(sent, messages, strict=True))
+            lab.said = [list(times) for _, times in sent] if request.said else []
             return start(manager, request, messages, **fields)
 
         def sent(*values: Any) -> Any:

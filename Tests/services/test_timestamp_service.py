@@ -352,7 +352,6 @@ def test_a_new_message_takes_the_nearest_usable_time(service: TimestampService, 
             {1: "2026-03-10 08:00"},
             {1: (datetime(2026, 3, 11, 8), Source.FIELD), 2: (NOW - timedelta(days=2), 3), 5: (NOW, Source.FIELD)},
         ),
-        # Fewer than messages, which a caller may add to.
         (
             [[5], [1773000000000]],
             {},
@@ -367,9 +366,10 @@ def test_when_the_messages_of_a_request_were_sent(
     stamps: dict[int, str],
     times: dict[int, tuple[datetime, int]],
 ) -> None:
-    request = RequestContext(said=fields)
     # The history lacks the messages of the system, whose numbers are left out.
     history = {0: said("one {x}"), 1: said("two", "assistant"), 2: said("three"), 5: said("four")}
+    sent = zip(range(len(fields)), fields, strict=True)
+    request = RequestContext(said={id(history[index]): (history[index], given) for index, given in sent if given})
     store(root, {hash_content("three"): stamp(days=2), PLACEHOLDER: stamp(days=1)})
     before = stored(root)
     found = service.said(request, "k1", history, stamps, Calendar())
