@@ -59,12 +59,12 @@ def recognition_keys(messages: Sequence[Mapping[str, object]]) -> list[str]:
     ]
 
 
-def speakers_before(messages: Iterable[Mapping[str, object]]) -> frozenset[str]:
+def speakers_before(messages: Iterable[Mapping[str, object]]) -> set[str]:
     """Return the names that stand before several of the messages, as ``recognition_keys`` finds them."""
     return _speakers_before([without_role(message_text(message)) for message in messages])
 
 
-def _speakers_before(texts: Iterable[str]) -> frozenset[str]:
+def _speakers_before(texts: Iterable[str]) -> set[str]:
     return speakers_among(label for text in texts if (label := speaker_and_rest(text)[0]))
 
 
@@ -80,10 +80,10 @@ def speaker_and_rest(text: str) -> tuple[str, str]:
     return (found[1], text[found.end() :]) if found else ("", text)
 
 
-def speakers_among(labels: Iterable[str]) -> frozenset[str]:
+def speakers_among(labels: Iterable[str]) -> set[str]:
     """Return which of the ``labels`` of a conversation's messages, one for each that has one, are speakers."""
     counts = Counter(labels)
-    return frozenset(label for label, count in counts.items() if count >= _LEAST_MESSAGES_OF_A_SPEAKER)
+    return {label for label, count in counts.items() if count >= _LEAST_MESSAGES_OF_A_SPEAKER}
 
 
 def _without_speaker(text: str, speakers: Collection[str]) -> str:
