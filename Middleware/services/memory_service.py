@@ -6,14 +6,17 @@ file of memories is ever created. Files of another API key raise DataKeyError.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 
 from Middleware.models.messages import Message
 from Middleware.models.run_step import reading
 from Middleware.services.memory.memory_search import VectorSearch, search_memories_fully
-from Middleware.services.memory.memory_store import MemoryStore
+from Middleware.services.memory.memory_store import SAID, MemoryStore
 from Middleware.utilities.discussions.discussion_files import Pair
 from Middleware.utilities.discussions.discussion_folder import stored_discussion
+from Middleware.utilities.relative_dates import language_of_message, spelled
+from Middleware.utilities.said_times import day_of
 from Middleware.utilities.search_utils import BLOCK_TOKENS, CHUNK_BREAK
 from Middleware.utilities.text_utils import clear_out_user_assistant_from_chunks, get_message_chunks, restore_braces
 
@@ -44,15 +47,23 @@ class MemoryService:
         *,
         encryption_key: bytes | None = None,
         api_key_hash: str | None = None,
+        include_dates: bool = False,
     ) -> str:
         """Return the newest memories, joined by ``--ChunkBreak--``.
 
         With an id those are ``max_summary_chunks_from_file`` memories (0: three, negative: all); without one, blocks
         of the ``max_turns_to_search`` messages that end ``lookback_start`` before the newest.
+
+        ``include_dates``: each memory whose messages have a date begins with it.
         """
         if not discussion_id:
             return CHUNK_BREAK.join(recent_message_blocks(messages, max_turns_to_search, lookback_start))
-        texts = _texts(_read(_store(discussion_id, encryption_key, api_key_hash).read_memories))
+        store = _store(discussion_id, encryption_key, api_key_hash)
+        texts = _texts(_read(store.read_memories))
+        if include_dates and texts:
+            # Memories of another moment, or that cannot be read any more, have no dates.
+            days = itertools.chain(store.said(), itertools.repeat({}))
+            texts = [_dated(text, said) for text, said in zip(texts, days, strict=False)]
         if max_summary_chunks_from_file >= 0:
             texts = texts[-(max_summary_chunks_from_file or RECENT_MEMORIES) :]
         return CHUNK_BREAK.join(texts) if texts else NOTHING_GENERATED
@@ -222,6 +233,12 @@ def _read(read: Callable[[], list[Pair]]) -> list[Pair]:
         pairs = read()
         step.attributes["found"] = len(pairs)
     return pairs
+
+
+def _dated(text: str, said: Mapping[str, str]) -> str:
+    """Return a memory behind the day on which the newest of its messages was sent, in its language."""
+    day = day_of(said.get(SAID))
+    return text if day is None else f"[{spelled(day, language_of_message([text]))}] {text}"
 
 
 def _texts(pairs: Sequence[Pair]) -> list[str]:

@@ -190,6 +190,14 @@ class Traces:
     stored: Mapping[int, str] = field(default_factory=dict)
 
 
+def day_of(said: object) -> date | None:
+    """Return the day of a stored time in ISO-8601, in the time zone that it was written in; None for anything else."""
+    try:
+        return datetime.fromisoformat(said).date() if isinstance(said, str) else None
+    except ValueError:
+        return None
+
+
 def said_times(
     roles: Sequence[str], traces: Traces, arrival: float, calendar: Calendar, after: int | None = None
 ) -> list[Said]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from Middleware.exceptions import BackendError, ConfigurationError, StateUnavailableError
@@ -17,10 +17,12 @@ from Middleware.models.run_step import reading
 from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.memory.embedding_service import EmbeddingService
 from Middleware.services.memory.memory_settings import HYBRID, KEYWORD, SEMANTIC
+from Middleware.services.memory.memory_store import SAID
 from Middleware.utilities.discussion_state import VECTOR_DATABASE, DiscussionState
 from Middleware.utilities.discussions.vector_memory import MemoryRow, SearchableMemories
 from Middleware.utilities.discussions.vector_memory.keyword_search import split_query
 from Middleware.utilities.once import Once
+from Middleware.utilities.said_times import day_of
 from Middleware.utilities.vector_math_utils import reciprocal_rank_fusion
 
 logger = logging.getLogger(__name__)
@@ -202,12 +204,7 @@ def _new_names(rows: Iterable[MemoryRow], keywords: str) -> list[str]:
 
 def _entities(rows: Iterable[MemoryRow]) -> Iterator[str]:
     for row in rows:
-        try:
-            metadata = json.loads(row["metadata_json"] or "{}")
-        # The database may have been written by another program.
-        except (TypeError, ValueError, RecursionError):
-            continue
-        entities = metadata.get("entities") if isinstance(metadata, dict) else None
+        entities = _metadata(row).get("entities")
         for entity in entities if isinstance(entities, list) else []:
             if isinstance(entity, str) and (name := entity.replace(";", " ").strip()):
                 yield name
@@ -215,7 +212,22 @@ def _entities(rows: Iterable[MemoryRow]) -> Iterator[str]:
 
 def _text(row: MemoryRow, with_date: bool) -> str:
     text = str(row["memory_text"])
-    return f"[{str(row['date_added'])[:10]}] {text}" if with_date else text
+    return f"[{_day(row)}] {text}" if with_date else text
+
+
+def _day(row: MemoryRow) -> str:
+    """Return the day on which the newest message of a memory was sent, else that on which it was stored."""
+    said = day_of(_metadata(row).get(SAID))
+    return str(said or str(row["date_added"])[:10])
+
+
+def _metadata(row: MemoryRow) -> Mapping[str, object]:
+    try:
+        metadata = json.loads(row["metadata_json"] or "{}")
+    # The database may have been written by another program.
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def _scope(request_id: str | None) -> CancelScope | None:

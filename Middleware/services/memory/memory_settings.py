@@ -81,6 +81,16 @@ class MemorySettings:
             "Begin each message in the text of a memory with 'User:' or 'Assistant:'.",
         )
     )
+    dates: bool = setting(
+        ConfigKey(
+            "addDatesToTextChunk",
+            "bool",
+            False,
+            "In the text of a memory, put a line with the date before the first message of each day, and its meaning "
+            "behind a word such as yesterday. Memories keep the day of their messages.",
+            in_new=True,
+        )
+    )
     file_workflow: str = setting(
         ConfigKey(
             "fileMemoryWorkflowName",

@@ -7,7 +7,9 @@ were empty, writers raise UnreadableDataError. A caller that reads and then writ
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import cast
 
 from Middleware.exceptions import DataKeyError, UnreadableDataError
 from Middleware.models.cancel_scope import CancelScope
@@ -35,6 +37,8 @@ ANCHORS_FILE = "memory_anchors.json"
 STATE_FILE = "state_document.md"
 CONDENSED_UP_TO = "lastCondensationHash"
 SUMMARIZED = "summarizedMemories"
+# Of a memory: when the newest and the oldest of its messages was sent, in ISO-8601 with the offset of the user's zone.
+SAID, SAID_FROM = "said", "said_from"
 
 
 class MemoryStore:
@@ -91,15 +95,44 @@ class MemoryStore:
             self.state.hide(MEMORIES_FILE, BACKUP)
         return found[-1] or [], found[-1] is not None
 
-    def append_memory(self, text: str, stored_hash: str) -> None:
-        """Append a memory. Other keys in the file are preserved."""
+    def append_memory(self, text: str, stored_hash: str, said: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Append a memory. Other keys in the file are preserved.
+
+        ``said``: the keys ``SAID`` and ``SAID_FROM`` of a memory whose times are known.
+        """
         known = read_content(self.state, MEMORIES_FILE)
         # Only None is a missing file: an empty object or text must not be replaced.
         if known is None:
             known = []
         pairs_in(known, self.state.display(MEMORIES_FILE))
         with writing("file", text, last_message=stored_hash):
-            self._write(MEMORIES_FILE, [*known, *pairs_as_json([(text, stored_hash)])])
+            self._write(MEMORIES_FILE, [*known, {**pairs_as_json([(text, stored_hash)])[0], **said}])
+
+    def said(self) -> list[Mapping[str, str]]:
+        """Return for each of the ``memories`` when its messages were sent: ``SAID`` and ``SAID_FROM``, or nothing."""
+        return if_readable(lambda: [_said_in(entry) for entry in self._entries()], [])
+
+    def _entries(self) -> list[dict[str, str]]:
+        content = read_content(self.state, MEMORIES_FILE)
+        entries = [] if content is None else content
+        pairs_in(entries, self.state.display(MEMORIES_FILE))
+        return cast(list[dict[str, str]], entries)
+
+    def _with_times(self, pairs: Sequence[Pair]) -> list[dict[str, str]]:
+        """Return memories as they are stored, with the times of the present ones from which they come."""
+        entries = self._entries()
+        if not any(SAID in entry for entry in entries):
+            return pairs_as_json(pairs)
+        known = {(entry["text_block"], entry["hash"]): _said_in(entry) for entry in entries}
+        gone = [entry for entry in entries if (entry["text_block"], entry["hash"]) not in set(pairs)]
+        # A memory that is edited, or joined from several, has the hash of the last of them.
+        last = {entry["hash"]: _said_in(entry) for entry in gone}
+        first = next((entry[SAID_FROM] for entry in gone if SAID_FROM in entry), "")
+        for pair in pairs:
+            if pair not in known and SAID_FROM in last.get(pair[1], {}):
+                known[pair] = {**last[pair[1]], SAID_FROM: first}
+        plain = pairs_as_json(pairs)
+        return [{**entry, **known.get(pair, {})} for entry, pair in zip(plain, pairs, strict=True)]
 
     def replace_memories(self, pairs: Sequence[Pair], forget: bool = False) -> None:
         """Replace all memories by ``pairs``; the old ones are kept in ``memories.json.bak``.
@@ -110,8 +143,9 @@ class MemoryStore:
             self.state.together(MEMORIES_FILE),
             writing("file", [text for text, _ in pairs], len(pairs), pairs[-1][1] if pairs else None),
         ):
-            self._back_up(MEMORIES_FILE, pairs_as_json(pairs) if forget else None)
-            self._write(MEMORIES_FILE, pairs_as_json(pairs))
+            entries = self._with_times(pairs) if pairs else []
+            self._back_up(MEMORIES_FILE, entries if forget else None)
+            self._write(MEMORIES_FILE, entries)
 
     # -- summary ---------------------------------------------------------------------------------------------------
     def summary(self) -> Pair | None:
@@ -203,3 +237,7 @@ class MemoryStore:
         # A damaged file must not replace a good backup.
         if read_pairs(self.state, name) is not None:
             self.state.copy(name, BACKUP, None if instead is None else json_bytes(instead))
+
+
+def _said_in(entry: Mapping[str, object]) -> dict[str, str]:
+    return {key: value for key in (SAID, SAID_FROM) if isinstance(value := entry.get(key), str)}

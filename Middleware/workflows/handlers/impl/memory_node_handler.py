@@ -61,6 +61,13 @@ class RecentMemorySummarizerHandler(BaseHandler):
             ),
             ConfigKey("lookbackStart", "int", 0, "Newest messages to leave out if there is no discussion id.", "early"),
             ConfigKey("customDelimiter", "str", None, "The text between them, instead of --ChunkBreak--."),
+            ConfigKey(
+                "includeDates",
+                "bool",
+                False,
+                "Each memory starts with the day of its messages, where that is known.",
+                in_new=True,
+            ),
         )
     }
 
@@ -69,7 +76,13 @@ class RecentMemorySummarizerHandler(BaseHandler):
             self.number(context, name) for name in ("maxTurnsToPull", "maxSummaryChunksFromFile", "lookbackStart")
         )
         text = reading_service().get_recent_memories(
-            raw_messages(context), context.discussion_id, turns, chunks, lookback, **keys_of(context)
+            raw_messages(context),
+            context.discussion_id,
+            turns,
+            chunks,
+            lookback,
+            include_dates=self.value(context, "includeDates"),
+            **keys_of(context),
         )
         delimiter = self.value(context, "customDelimiter")
         return text if delimiter is None else text.replace(CHUNK_BREAK, str(delimiter))
@@ -340,7 +353,12 @@ class VectorMemorySearchHandler(BaseHandler):
                 "Five numbers: the weights of title, summary, entities, key phrases and text of a memory.",
             ),
             ConfigKey("useRecencyScoring", "bool", False, "Rank newer memories higher."),
-            ConfigKey("includeDates", "bool", False, "Each memory starts with its date."),
+            ConfigKey(
+                "includeDates",
+                "bool",
+                False,
+                "Each memory starts with its date: the day of its messages, else that on which it was written.",
+            ),
             ConfigKey(
                 "searchMode",
                 "str",

@@ -23,6 +23,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import helper_prompts, raw_messages, text_of_helper
 from Middleware.workflows.tools.memory.condensation import Condensation
+from Middleware.workflows.tools.memory.dated_chunks import dates_of
 from Middleware.workflows.tools.memory.memory_texts import REPETITIONS, clean_memory
 from Middleware.workflows.tools.memory.shared import (
     Chunk,
@@ -131,7 +132,7 @@ class MemoryWriter:
         with self._state.together(MEMORIES_FILE, ANCHORS_FILE):
             if self._changed_since(last):
                 return False
-            self._store.append_memory(memory, chunk.hash)
+            self._store.append_memory(memory, chunk.hash, chunk.said)
             self._written += 1
             self._note(chunk)
         return True
@@ -252,7 +253,8 @@ class FileMemoryPass:
         if not self._due(start, existed):
             return
         shown = with_role if self._settings.roles else message_text
-        chunks = chunks_of(self._messages, self._known, start, self._end, self._settings.file_chunk_size, shown)
+        dates = dates_of(self._context, self._settings, self._messages)
+        chunks = chunks_of(self._messages, self._known, start, self._end, self._settings.file_chunk_size, shown, dates)
         writer = MemoryWriter(self._context, self._settings, self._state)
         # The memories of a long history that is new here count as condensed, or they would be condensed at once.
         if writer.write(chunks, as_condensed=self._settings.condense and not existed):

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from Middleware.exceptions import ConfigValueError, UnreadableDataError, WilmerError
@@ -53,6 +53,7 @@ from Middleware.workflows.tools.block_prompts import (
 )
 from Middleware.workflows.tools.discussion_context import raw_messages
 from Middleware.workflows.tools.dynamic_module_loader import reports_failure
+from Middleware.workflows.tools.memory.dated_chunks import Dates
 
 logger = logging.getLogger(__name__)
 
@@ -74,12 +75,14 @@ class Chunk:
         hash: the hash of the last of them.
         place: the position of the last one in the conversation; None if it is not known.
         messages: how many there are; 0 if that is not known.
+        said: when the newest and the oldest was sent, as a memory keeps it; empty if that is not known, or not wanted.
     """
 
     text: str
     hash: str
     place: MessagePlace | None = None
     messages: int = 0
+    said: Mapping[str, str] = field(default_factory=dict)
 
 
 class KnownMessages:
@@ -155,17 +158,22 @@ def chunks_of(
     end: int,
     size: int,
     shown: Callable[[Message], str] = message_text,
+    dates: Dates | None = None,
 ) -> list[Chunk]:
     """Return the messages from ``start`` up to ``end`` in chunks of at most ``size`` estimated tokens.
 
-    ``shown``: the text of each as it stands in a chunk.
+    Args:
+        shown: the text of each as it stands in a chunk.
+        dates: adds the dates of the messages.
     """
     chunks: list[Chunk] = []
     last = start - 1
     for group in chunk_messages_by_token_size(messages[start:end], size):
-        last += len(group)
+        first, last = last + 1, last + len(group)
         place = place_of(known.keys, last, len(message_text(group[-1])))
-        chunks.append(Chunk("\n".join(map(shown, group)), known.hashes[last], place, len(group)))
+        text = dates.text(first, last + 1, shown) if dates is not None else "\n".join(map(shown, group))
+        said = dates.span(first, last + 1) if dates is not None else {}
+        chunks.append(Chunk(text, known.hashes[last], place, len(group), said))
     return chunks
 
 

@@ -36,6 +36,7 @@ from Middleware.utilities.text_utils import counted, message_text, restore_brace
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import helper_prompts, raw_messages, state_of, text_of_helper
+from Middleware.workflows.tools.memory.dated_chunks import dates_of
 from Middleware.workflows.tools.memory.shared import (
     Chunk,
     KnownMessages,
@@ -88,7 +89,13 @@ class VectorMemoryPass:
         new = self._due(memories, warn=True)
         if new:
             chunks = chunks_of(
-                self._messages, self._known, new.start, new.stop, self._settings.vector_chunk_size, self._shown
+                self._messages,
+                self._known,
+                new.start,
+                new.stop,
+                self._settings.vector_chunk_size,
+                self._shown,
+                dates_of(self._context, self._settings, self._messages),
             )
             after = self._known.hashes[new.start - 1] if new.start else ""
             ChunkWriter(self._context, self._settings, self._state, memories, self._names).write(chunks, after)
@@ -323,7 +330,7 @@ class ChunkWriter:
 
     def _store(self, items: Sequence[Item], chunk: Chunk) -> None:
         # The memories and the hash come first, together: the steps after that may fail.
-        texts = [(item["summary"], json.dumps(item, ensure_ascii=False)) for item in items]
+        texts = [(item["summary"], json.dumps({**item, **chunk.said}, ensure_ascii=False)) for item in items]
         rows = self._memories.store_chunk(texts, chunk.hash, self._settings.index_topics, place=chunk.place)
         self._memories.end_failures(self._failing(chunk))
         self.stored += len(rows)
