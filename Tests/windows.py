@@ -34,9 +34,10 @@ def _makes_links() -> bool:
         return link.is_symlink()
 
 
-needs_links = pytest.mark.skipif(
-    sys.platform == "win32" and not _makes_links(), reason="links need a right on Windows, and Wine makes none"
-)
+MAKES_LINKS = sys.platform != "win32" or _makes_links()
+"""Whether the system makes symbolic links for this account."""
+
+needs_links = pytest.mark.skipif(not MAKES_LINKS, reason="links need a right on Windows, and Wine makes none")
 """The marker of a test that makes symbolic links. On Windows, administrators and the developer mode have the right."""
 
 console_decides = pytest.mark.skipif(sys.platform == "win32", reason="on Windows, the console of the run decides that")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from Tests.addons.check.config_tree import (
     without,
 )
 from Tests.tables import table
+from Tests.windows import needs_links
 
 CONFIGS = Path(__file__).parents[3] / "Public" / "Configs"
 OLD_CONFIGS = Path(__file__).parents[2] / "integration" / "old_configuration" / "Configs"
@@ -909,7 +909,7 @@ def test_secrets_are_never_shown(tree: TreeLab) -> None:
     assert "hunter2" not in json.dumps([str(finding) for finding in findings])
 
 
-@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+@needs_links
 def test_links_that_lead_back_are_not_followed(tree: TreeLab) -> None:
     expected = tree.result()
     folder = tree.public / "Configs" / "Workflows" / "alice"

@@ -17,7 +17,7 @@ import pytest
 from Middleware.cli.commands import all_commands
 from Tests.addons.workflow_tests.lab import asks, run, run_json, says, static, test
 from Tests.patience import CLIENT_PATIENCE
-from Tests.windows import console_decides
+from Tests.windows import console_decides, needs_links
 
 PROJECT = Path(__file__).resolve().parents[3]
 GOOD = test(name="says hello", expect={"answer": "Hello"})
@@ -247,7 +247,7 @@ def test_tests_of_another_configuration_are_refused(two, capsys, tmp_path, monke
     assert len(found["tests"]) == 4
 
 
-@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+@needs_links
 def test_a_path_may_lead_over_a_link(two, capsys, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(two.root / "Workflows", target_is_directory=True)

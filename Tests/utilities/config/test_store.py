@@ -16,6 +16,7 @@ import pytest
 from Middleware.exceptions import ConfigNotFoundError, ConfigSyntaxError, ConfigValueError
 from Middleware.utilities.config.store import ConfigStore
 from Middleware.utilities.json_data import freeze, private_copy
+from Tests.windows import needs_links
 
 
 class Clock:
@@ -275,7 +276,7 @@ def test_folder_listings_are_remembered(
     assert store.list_folder(str(tmp_path / "none"))[0] is None
 
 
-@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+@needs_links
 def test_a_link_in_a_circle_hides_nothing_else(store: ConfigStore, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("[]", encoding="utf-8")
     (tmp_path / "circle.json").symlink_to("circle.json")

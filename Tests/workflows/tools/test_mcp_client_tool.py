@@ -239,7 +239,7 @@ def test_working_directory(lab: Lab, client: MCPClient, tmp_path: Path) -> None:
     [
         (
             {"transport": "stdio", "command": "/no/such/folder/program-x"},
-            "'program-x' cannot be started: No such file or directory",
+            "'program-x' cannot be started: {reason}",
         ),
         (python_file("import sys; sys.exit('bad luck')"), "the server ended the connection"),
     ],
@@ -248,8 +248,10 @@ def test_server_that_does_not_start(
     lab: Lab, client: MCPClient, caplog: pytest.LogCaptureFixture, content: dict[str, Any], cause: str
 ) -> None:
     lab.write("MCPServers/gone", content)
+    with pytest.raises(FileNotFoundError) as missing:
+        subprocess.run(["/no/such/folder/program-x"], check=False)
     message = error_of(lambda: client.call_tool("gone", "t"))
-    assert message == f"MCP call to 'gone.t' failed: {cause}"
+    assert message == f"MCP call to 'gone.t' failed: {cause.format(reason=missing.value.strerror)}"
     assert "/no/such" not in message
     assert ("bad luck" in caplog.text) == ("sys" in str(content))
 

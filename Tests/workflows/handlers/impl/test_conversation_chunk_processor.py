@@ -17,6 +17,7 @@ from Middleware.workflows.handlers.impl.sub_workflow_handler import ChunkCursor
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.stub_backend import Reply, StubBackend, status_reply
 from Tests.tables import table
+from Tests.windows import LOCK_FILES
 from Tests.workflows.engine_lab import EngineLab, Probe, assistant, last_text, llm, reply_to, start, static, user
 
 
@@ -138,6 +139,7 @@ def test_progress_has_a_name_and_a_discussion(lab: EngineLab, folder: Path) -> N
     run(lab, node(folder, id=" a.b_c-1 "), 5)
     run(lab, node(folder), 5, "d 2")
     assert sorted(path.name for path in folder.iterdir()) == [
+        *LOCK_FILES,
         "chunk_cursor_a.b_c-1_d1.txt",
         "chunk_cursor_events_d 2.txt",
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +12,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.request_context import request_scope
 from Tests.tables import table
+from Tests.windows import MAKES_LINKS, needs_links
 from Tests.workflows.engine_lab import EngineLab, start, static, user
 
 
@@ -73,7 +73,7 @@ def test_no_text_of_the_user_names_a_file_elsewhere(lab: EngineLab, base: Path, 
         list(start(lab, "Main", user(str(tmp_path / "secret.txt"))))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="making links needs special rights there")
+@needs_links
 @pytest.mark.parametrize("name", ["link.txt", "LINK.TXT", "folder/secret.txt", "folder/new.txt", "dangling"])
 def test_a_link_that_leads_out(lab: EngineLab, base: Path, tmp_path: Path, name: str) -> None:
     (base / "link.txt").symlink_to(tmp_path / "secret.txt")
@@ -125,14 +125,16 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for file in ("Console/secret", "Console/exports/mill.json", "accepted-keys.txt", "notes.txt"):
         (public / file).write_text(f"the {file}", encoding="utf-8")
     (tmp_path / "my-keys.txt").write_text("the list", encoding="utf-8")
-    (public / "folder").symlink_to(public / "Console")
-    (public / "link").symlink_to(public / "accepted-keys.txt")
+    if MAKES_LINKS:
+        (public / "folder").symlink_to(public / "Console")
+        (public / "link").symlink_to(public / "accepted-keys.txt")
     (public / "hard").hardlink_to(public / "Console" / "secret")
     (public / "hard-list").hardlink_to(tmp_path / "my-keys.txt")
     monkeypatch.setattr(instance, "PUBLIC_DIRECTORY", str(public))
     monkeypatch.setattr(instance, "CONSOLE_DIRECTORY", None)
     monkeypatch.setattr(instance, "ACCESS_KEYS", SimpleNamespace(path=str(tmp_path / "my-keys.txt")))
-    monkeypatch.setenv("HOME", str(public))
+    for home in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(home, str(public))
     return public
 
 
@@ -145,19 +147,16 @@ REFUSED = [
     "Console/exports/mill.json",
     "Console",
     "./x/../Console//secret",
-    "folder/secret",
-    "folder/new.txt",
+    *(("folder/secret", "folder/new.txt", "link") if MAKES_LINKS else ()),
     "hard",
     "accepted-keys.txt",
     "Accepted-Keys.TXT",
-    "link",
     "hard-list",
     "../my-keys.txt",
     "Console/../../MY-KEYS.txt",
 ]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege there")
 @table("value", REFUSED)
 @table("allowed", [False, True])
 def test_no_node_uses_the_console_or_the_list_of_keys(lab: EngineLab, private: Path, allowed: bool, value: str) -> None:
@@ -172,7 +171,7 @@ def test_no_node_uses_the_console_or_the_list_of_keys(lab: EngineLab, private: P
     assert tree(private.parent) == before
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege there")
+@needs_links
 def test_a_link_to_the_list_is_found_in_any_case_where_files_are(lab: EngineLab, private: Path) -> None:
     with pytest.raises(ConfigValueError, match="list of access keys, which no node may use"):
         lab.run([get(private / "LINK")])
