@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import re
@@ -16,8 +17,10 @@ import pytest
 from Middleware.addons.init import init_command
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
+from Middleware.utilities.files.file_access import retry_while_in_use
 from Tests.docs.blocks import Block
 from Tests.integration.launcher import PROJECT
+from Tests.patience import PATIENCE
 
 USER = "me"
 HOME = f"/home/{USER}"
@@ -125,7 +128,8 @@ class Sandbox:
         """Everything as ``init`` left it."""
         for path, text in self._put.items():
             if text is None:
-                path.unlink(missing_ok=True)
+                # On Windows, no file can be removed that another thread still reads.
+                retry_while_in_use(functools.partial(path.unlink, missing_ok=True), PATIENCE)
                 _remove_empty(path.parent, self.folder)
             else:
                 path.write_text(text, encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -19,6 +20,9 @@ OWN = (
     "Console/index.db",
 )
 SHIPPED = "Configs/ApiTypes/OllamaApiChat.json"
+# The first on PATH: without a path, Windows starts the one of WSL.
+BASH = shutil.which("bash") or ""
+pytestmark = pytest.mark.skipif(not BASH or shutil.which("git") is None, reason="needs bash and git")
 
 
 def command(begin: str) -> str:
@@ -32,9 +36,7 @@ def run(line: str, folder: Path) -> None:
     quiet = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):  # set where a hook runs the tests
         quiet.pop(name, None)
-    subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {line}"], cwd=folder, env=quiet, check=True, timeout=CLIENT_PATIENCE
-    )
+    subprocess.run([BASH, "-c", f"set -o pipefail; {line}"], cwd=folder, env=quiet, check=True, timeout=CLIENT_PATIENCE)
 
 
 def installation(folder: Path, version: str) -> Path:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from Middleware.utilities.files.file_access import open_to_read
 from Tests.amounts import amount
 from Tests.integration.launcher import USER, Launcher
 from Tests.integration.memory_chat import (
@@ -91,7 +92,7 @@ def read(folder: Path) -> Stored:
     """Everything in the folder; every file must be whole."""
     stored = Stored()
     for file in folder.glob("*.json*"):
-        json.loads(file.read_bytes())
+        json.loads(_content(file))
     pairs = _pairs(folder, "memories.json")
     stored.memories, stored.hashes = [markers(text) for text, _ in pairs], [known for _, known in pairs]
     for text, known in _pairs(folder, "chat_summary.json"):
@@ -104,11 +105,11 @@ def read(folder: Path) -> Stored:
     for text, _ in _pairs(folder, "context_compactor_oldest.json"):
         stored.oldest = set(markers(text))
     if (folder / "timestamps.json").exists():
-        stored.times = json.loads((folder / "timestamps.json").read_bytes())
+        stored.times = json.loads(_content(folder / "timestamps.json"))
         stored.times.pop(PLACEHOLDER, None)
     for name in ("state_document.md", "state_document.md.bak"):
         if (folder / name).exists():
-            text = (folder / name).read_bytes().decode("utf-8")
+            text = _content(folder / name).decode("utf-8")
             assert text.strip() or name.endswith(".bak")
             stored.document = stored.document or markers(text)
     if (folder / "vector_memory.db").exists():
@@ -116,9 +117,15 @@ def read(folder: Path) -> Stored:
     return stored
 
 
+def _content(file: Path) -> bytes:
+    """What a file holds that the server may be replacing."""
+    with open_to_read(str(file)) as opened:
+        return opened.read()
+
+
 def _pairs(folder: Path, name: str) -> list[tuple[str, str]]:
     file = folder / name
-    entries = json.loads(file.read_bytes()) if file.exists() else []
+    entries = json.loads(_content(file)) if file.exists() else []
     return [(entry["text_block"], entry["hash"]) for entry in entries]
 
 

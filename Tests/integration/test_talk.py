@@ -30,6 +30,7 @@ from Tests.integration.launcher import (
 )
 from Tests.patience import PATIENCE
 from Tests.stub_backend import json_reply, status_reply
+from Tests.windows import needs_curl
 
 pytestmark = pytest.mark.slow
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals and pseudo-terminals")
@@ -63,7 +64,9 @@ def test_try(backend: Backend, tree: ConfigTree, where: str) -> None:
         assert "[the engine in this process]" in ended.stderr
     assert (ended.returncode, ended.stdout) == (0, "single says hello.\n"), ended.stderr
     assert "[route shared Single, first text after " in ended.stderr
-    assert not list((tree.public / "DiscussionIds").glob(".server-*"))
+    # Windows ends a server in the middle of what it does; its file stays, and the next command does not ask it.
+    if sys.platform != "win32" or where == "engine":
+        assert not list((tree.public / "DiscussionIds").glob(".server-*"))
 
 
 def test_nodes_after_the_answer_run_before_the_command_ends(backend: Backend, tree: ConfigTree) -> None:
@@ -110,6 +113,7 @@ def test_trace(backend: Backend, tree: ConfigTree) -> None:
     assert full.count("one\n") >= 20 and "more lines" not in full
 
 
+@needs_curl
 def test_trace_shows_what_tools_are_asked(backend: Backend, tree: ConfigTree, tmp_path: Path) -> None:
     script = tmp_path / "roll.py"
     script.write_text("def Invoke(*args, **kwargs):\n    return 'rolled'\n", encoding="utf-8")
