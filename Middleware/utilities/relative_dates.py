@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 
 from Middleware.utilities.date_words import LANGUAGES, Kind, Language
-from Middleware.utilities.stop_words import ENGLISH, folded, language_of, words_of
+from Middleware.utilities.stop_words import ENGLISH, STOP_WORDS, folded, language_of, words_of
 
 # A message that consists of dates, such as a calendar, must not double in size.
 MOST_INSERTIONS = 8
@@ -26,6 +26,9 @@ _SENTENCE_END = re.compile(r"[!?;\n]|(?<!\d)\.")
 _COMMA = 10
 _SATURDAY = 5
 PAST, PRESENT, FUTURE = -1, 0, 1
+# Characters of a text that show its language.
+_ENOUGH = 2000
+_FREQUENT = frozenset[str]().union(*STOP_WORDS.values())
 
 # Names of files, addresses, handles and possessives are not dates: "today.json", "/tomorrow", "yesterday's".
 _BEGINNING = re.compile(r"(?<![\w@#/\\=&])(?<!\w[-.])(?<!\d[,:–])")
@@ -66,10 +69,15 @@ def spelled_weekday(day: date, language: str) -> str:
 
 def language_of_message(texts: Iterable[str]) -> str:
     """Return ``en``, ``de`` or an empty string, by the frequent words of a message and of the two before it."""
-    words = [word for text in texts for word in words_of(text)]
+    words = {word for text in texts for word in _frequent_words(text)}
     never = len(words) + 1
     best = language_of(words, tie=never)
     return "" if best and best not in LANGUAGES else language_of(words, LANGUAGES, never)
+
+
+@lru_cache(maxsize=128)  # of messages in a row, each text is asked about three times
+def _frequent_words(text: str) -> frozenset[str]:
+    return _FREQUENT.intersection(words_of(text[:_ENOUGH]))
 
 
 def resolve(text: str, said: date | None, language: str) -> str:

@@ -11,7 +11,7 @@ import itertools
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, tzinfo
 from enum import IntEnum
@@ -118,18 +118,22 @@ def calendar_of(name: str) -> Calendar:
 
 
 @lru_cache(maxsize=_KEPT)
-def _moment(value: str | int | float) -> datetime | None:
-    """Return a time, aware or of the user's time zone; None for what is not one."""
-    if isinstance(value, str):
-        text = value.strip("()[]<> \t\r\n")
-        if not text.isdecimal():
-            return _written(text)
-        value = int(text)
-    if not 0 < value < _MOST:
+def _moment(value: str) -> datetime | int | None:
+    """Return a time in Unix seconds, or one of the user's time zone; None for what is not one."""
+    text = value.strip("()[]<> \t\r\n")
+    if text.isdecimal():
+        return _seconds(int(text))
+    moment = _written(text)
+    return SERVER.seconds(moment) if moment is not None and moment.tzinfo else moment
+
+
+def _seconds(number: float) -> int | None:
+    """Return a number of seconds, or of smaller units, in seconds."""
+    if not 0 < number < _MOST:
         return None
-    while value >= _MOST_SECONDS:
-        value /= 1000
-    return datetime.fromtimestamp(value, UTC)
+    while number >= _MOST_SECONDS:
+        number /= 1000
+    return int(number)
 
 
 def _written(text: str) -> datetime | None:
@@ -167,12 +171,10 @@ def _read(parts: Mapping[str, str | None]) -> datetime:
 
 def time_in(value: object, calendar: Calendar) -> int | None:
     """Return the time in Unix seconds that a value of a client, or a stamp, means; None if it holds no date."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None
-    if isinstance(value, str) and len(value) > _LONGEST:
-        return None
-    moment = _moment(value)
-    return calendar.seconds(moment) if moment is not None else None
+    if isinstance(value, str):
+        moment = _moment(value) if len(value) <= _LONGEST else None
+        return calendar.seconds(moment) if isinstance(moment, datetime) else moment
+    return _seconds(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True)
@@ -221,19 +223,26 @@ def said_times(
     if after is not None:
         earliest = max(earliest, after - DAY_SECONDS)
     for index in sorted({*traces.fields, *traces.stamps, *stored, *range(newest, len(roles))}):
-        found: list[tuple[int | None, Source]] = [
-            (time_in(value, calendar), Source.FIELD) for value in traces.fields.get(index, ())
-        ]
-        found += [(time_in(traces.stamps.get(index), calendar), Source.STAMP), (stored.get(index), Source.STORED)]
-        if index >= newest:
-            found.append((int(arrival), Source.ARRIVAL))
-        for at, source in found:
+        arrived = arrival if index >= newest else None
+        for at, source in _sources(traces, stored.get(index), index, arrived, calendar):
             if at is not None and earliest <= at <= latest:
                 times[index] = Said(at, source)
                 earliest = max(earliest, at - DAY_SECONDS)
                 break
     _give_days(times, calendar)
     return times
+
+
+def _sources(
+    traces: Traces, stored: int | None, index: int, arrived: float | None, calendar: Calendar
+) -> Iterator[tuple[int | None, Source]]:
+    for value in traces.fields.get(index, ()):
+        yield time_in(value, calendar), Source.FIELD
+    if index in traces.stamps:
+        yield time_in(traces.stamps[index], calendar), Source.STAMP
+    yield stored, Source.STORED
+    if arrived is not None:
+        yield int(arrived), Source.ARRIVAL
 
 
 def _known(stored: Mapping[int, str]) -> dict[int, int]:
