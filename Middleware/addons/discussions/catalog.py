@@ -32,6 +32,7 @@ from Middleware.utilities.discussion_state import (
     Searchable,
 )
 from Middleware.utilities.discussions.discussion_folder import KEY_FOLDER, discussions, stored_discussion
+from Middleware.utilities.discussions.folder_names import id_of_folder
 from Middleware.utilities.files.file_access import open_to_read
 from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.text_utils import nearest
@@ -265,11 +266,12 @@ def _scan_folder(folder: os.DirEntry[str], found: dict[DiscussionIdentity, _Foun
     has_data = any(entry.name.lower() in DATA_FILES or entry.name in LOCK_FILES for entry in entries)
     # An id may look like the hash of a key, so that one folder is both.
     if has_data or not inner:
-        discussion = found.setdefault((key_hash, folder.name), _Found())
+        place = key_hash, id_of_folder(folder.name)
+        discussion = found.setdefault(place, _Found())
         discussion.folders.append(folder.path)
         for entry in entries:
             if os.path.isfile(entry):
-                _add_file(found, (key_hash, folder.name), entry)
+                _add_file(found, place, entry)
     if inner and key_hash is None and is_key_folder_name(folder.name):
         _scan_root(folder.path, found, folder.name)
 

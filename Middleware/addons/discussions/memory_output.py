@@ -16,8 +16,10 @@ from Middleware.addons.discussions.catalog import StoredDiscussion, discussion_r
 from Middleware.addons.discussions.discussion_reader import ENCRYPTED, Reader
 from Middleware.addons.discussions.overview import Overview
 from Middleware.exceptions import DataKeyError, StoredDataError
+from Middleware.models.process import process
 from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE
 from Middleware.utilities.discussions.discussion_files import Pair
+from Middleware.utilities.discussions.folder_names import DiscussionNames
 from Middleware.utilities.terminal import without_controls
 from Middleware.utilities.text_utils import counted, restore_braces
 
@@ -205,7 +207,6 @@ def what_is_deleted(discussion: StoredDiscussion) -> str:
 
 def _copies(discussion: StoredDiscussion) -> Iterator[str]:
     if discussion.key_hash:
-        paths = (
-            os.path.join(root, f"{discussion.key_hash}_backup", discussion.discussion_id) for root in discussion_roots()
-        )
-        yield from filter(os.path.isdir, paths)
+        names = process().one(DiscussionNames)
+        copies = (os.path.join(root, f"{discussion.key_hash}_backup") for root in discussion_roots())
+        yield from filter(None, (names.find(copy, discussion.discussion_id) for copy in copies))

@@ -24,10 +24,12 @@ from Middleware.addons.discussions.catalog import (
 from Middleware.addons.postgres.database import StateConnection
 from Middleware.addons.postgres.stored_discussions import DiscussionName, StoredRows, claim, find
 from Middleware.exceptions import ConfigurationError
+from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.users import existing_users, get_discussions_space
 from Middleware.utilities.discussion_state import BACKUP, VECTOR_DATABASE
+from Middleware.utilities.discussions.folder_names import DiscussionNames
 from Middleware.utilities.discussions.stored_files import PRIVATE_FILE, PRIVATE_FOLDER
 from Middleware.utilities.discussions.vector_memory.whole import DatabaseFile, WholeMemories, is_empty, write_file
 from Middleware.utilities.files.file_access import atomic_write, process_lock
@@ -200,11 +202,10 @@ def move_out(
 
 def _new_folder(root: str, name: DiscussionName) -> str:
     os.makedirs(root, exist_ok=True)
-    folder = root
-    for part in filter(None, (name.key_hash, name.discussion_id)):
-        folder = os.path.join(folder, part)
-        os.makedirs(folder, PRIVATE_FOLDER, exist_ok=True)
-    return folder
+    if name.key_hash:
+        root = os.path.join(root, name.key_hash)
+        os.makedirs(root, PRIVATE_FOLDER, exist_ok=True)
+    return process().one(DiscussionNames).made(root, name.discussion_id)
 
 
 def _write_database(folder: str, name: DiscussionName, stored: StoredRows) -> None:

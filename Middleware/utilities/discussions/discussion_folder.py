@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import re
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +23,7 @@ from Middleware.utilities.discussion_state import (
     DiscussionState,
     ListedDiscussion,
 )
+from Middleware.utilities.discussions.folder_names import DiscussionNames, Listings
 from Middleware.utilities.discussions.key_salts import KEY_FOLDER_2, SaltFiles, holds_folders
 from Middleware.utilities.discussions.stored_files import (
     PRIVATE_FILE,
@@ -36,7 +36,6 @@ from Middleware.utilities.discussions.stored_files import (
 from Middleware.utilities.encryption_utils import Cipher, KeySalt, cipher_for
 from Middleware.utilities.files.file_access import find_file_ignoring_case, process_lock
 from Middleware.utilities.files.path_utils import folded_name, is_flat_name
-from Middleware.utilities.once import BoundedCache
 
 if TYPE_CHECKING:
     from Middleware.utilities.discussions.vector_memory.store import VectorMemories
@@ -45,10 +44,6 @@ logger = logging.getLogger(__name__)
 
 # The form of the names that ``key_folder_name`` returns.
 KEY_FOLDER = re.compile(f"[0-9a-f]{{16}}|{KEY_FOLDER_2.pattern}")
-# In seconds: FAT stores the time of a change only that precisely.
-_TICK = 2.0
-# One for each user with a folder of discussions; beyond that the folders are listed again.
-_MOST_ROOTS = 16
 
 
 class FlatFiles:
@@ -56,29 +51,13 @@ class FlatFiles:
 
     # A folder may have thousands of sub-folders and no such file, so possible names are kept until it changes.
     def __init__(self) -> None:
-        self._known: BoundedCache[str, tuple[int, frozenset[str]]] = BoundedCache(_MOST_ROOTS)
+        self._names = Listings(lambda names: filter(_is_flat_file, map(str.lower, names)))
 
     def find(self, folder: str, name: str) -> str | None:
         path = os.path.join(folder, name)
         if os.path.isfile(path):
             return path
-        return find_file_ignoring_case(path) if name.lower() in self._names(folder) else None
-
-    def _names(self, folder: str) -> frozenset[str]:
-        """Return the names of the JSON files in lower case."""
-        try:
-            changed = os.stat(folder).st_mtime_ns
-            known = self._known.get(folder)
-            if known is not None and known[0] == changed:
-                return known[1]
-            names = frozenset(filter(_is_flat_file, map(str.lower, os.listdir(folder))))
-        # OSError: the folder does not exist. ValueError: no folder can have this name.
-        except (OSError, ValueError):
-            return frozenset()
-        # A second change within one tick would leave the same time.
-        if abs(time.time() - changed / 1e9) > _TICK:
-            self._known.put(folder, (changed, names))
-        return names
+        return find_file_ignoring_case(path) if name.lower() in self._names.names(folder) else None
 
 
 def _is_flat_file(name: str) -> bool:
@@ -164,8 +143,7 @@ class DiscussionFolder:
     @property
     def folder(self) -> str:
         """The existing folder, else the one to create. Data of old installations stays where it is."""
-        folder, older = self._target(), self._older()
-        return older if not os.path.isdir(folder) and os.path.isdir(older) else folder
+        return self._found() or process().one(DiscussionNames).new(self.parents()[0], self.discussion_id)
 
     def file(self, name: str) -> str:
         """Return the JSON file ``name``: the one in the folder, else an older one next to it, else the one to
@@ -188,41 +166,46 @@ class DiscussionFolder:
         name = f"{self.discussion_id}_{VECTOR_DATABASE}"
         roots = (paths.own_public_directory(), os.path.join(os.getcwd(), "Public"))
         older = (os.path.join(root, name) for root in roots)
-        return next((found for found in older if os.path.isfile(found)), path)
+        names = process().one(DiscussionNames)
+        return next((found for found in older if os.path.isfile(found) and names.is_spelled_so(found)), path)
 
     def create(self) -> str:
         """Create the folder and return its path. Raises OSError."""
-        folder = self.folder
+        if found := self._found():
+            return found
+        target, older = self.parents()
         try:
-            self._make(folder)
+            return self._made(target)
         except OSError as error:
             # The configured directory may be on a disk that is missing or full; the memories must not be lost.
-            older = self._older()
-            if folder == older:
+            if target == older:
                 raise
+            folder = process().one(DiscussionNames).new(older, self.discussion_id)
             logger.warning(
-                "The folder of discussion %s cannot be made (%s); %s is used", self.discussion_id, error.strerror, older
+                "The folder of discussion %s cannot be made (%s); %s is used",
+                self.discussion_id,
+                error.strerror,
+                folder,
             )
-            self._make(older)
-            return older
-        return folder
+            return self._made(older)
 
-    def _make(self, folder: str) -> None:
-        private = [folder, os.path.dirname(folder)] if self.key_hash else [folder]
+    def _made(self, parent: str) -> str:
         # The root keeps the umask's bits: it may hold other things as well.
-        os.makedirs(os.path.dirname(private[-1]), exist_ok=True)
-        for path in reversed(private):
-            os.makedirs(path, PRIVATE_FOLDER, exist_ok=True)
+        os.makedirs(os.path.dirname(parent) if self.key_hash else parent, exist_ok=True)
+        if self.key_hash:
+            os.makedirs(parent, PRIVATE_FOLDER, exist_ok=True)
+        return process().one(DiscussionNames).made(parent, self.discussion_id)
 
-    def _target(self) -> str:
-        return os.path.join(users.get_discussions_root_directory(), *self._parts)
+    def _found(self) -> str | None:
+        names, (target, older) = process().one(DiscussionNames), self.parents()
+        return names.find(target, self.discussion_id) or names.find(older, self.discussion_id)
 
-    def _older(self) -> str:
-        return os.path.join(paths.own_public_directory(), "DiscussionIds", *self._parts)
-
-    @property
-    def _parts(self) -> tuple[str, ...]:
-        return (self.key_hash, self.discussion_id) if self.key_hash else (self.discussion_id,)
+    def parents(self) -> tuple[str, str]:
+        """Return the folder that contains that of the discussion, and the one of an old installation."""
+        target, older = _used_roots()
+        if self.key_hash:
+            return os.path.join(target, self.key_hash), os.path.join(older, self.key_hash)
+        return target, older
 
     # -- locks -----------------------------------------------------------------------------------------------------
     def lock(
@@ -271,10 +254,19 @@ class DiscussionFolders:
         # Other spellings of the name count too: file systems may ignore case and invisible characters.
         if not KEY_FOLDER.fullmatch(folded_name(discussion_id)):
             return False
-        try:
-            return holds_folders(DiscussionFolder(discussion_id).folder)
-        except (OSError, ValueError):
-            return False
+        # The file system may take the id for the name of the key's folder, although the discussion would get another.
+        return any(_holds_folders(os.path.join(root, discussion_id)) for root in _used_roots())
+
+
+def _holds_folders(path: str) -> bool:
+    try:
+        return holds_folders(path)
+    except (OSError, ValueError):
+        return False
+
+
+def _used_roots() -> tuple[str, str]:
+    return users.get_discussions_root_directory(), os.path.join(paths.own_public_directory(), "DiscussionIds")
 
 
 def _own_roots(user: str | None) -> tuple[str, str]:

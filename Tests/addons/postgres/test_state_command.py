@@ -29,6 +29,7 @@ from Middleware.models.process import process
 from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.discussions.client_keys import data_key
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder, discussions
+from Middleware.utilities.discussions.folder_names import own_name
 from Middleware.utilities.discussions.key_salts import SALT_FILE, salt_text
 from Middleware.utilities.discussions.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import (
@@ -40,6 +41,7 @@ from Middleware.utilities.encryption_utils import (
 )
 from Middleware.utilities.files.file_access import process_lock
 from Tests.addons.postgres.test_documents import Worker
+from Tests.folding_file_systems import RULES, OtherFileSystem, used
 from Tests.postgres_lab import open_database
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
 from Tests.utilities.discussions.vector_memory.lab import old_database
@@ -133,6 +135,23 @@ def test_what_is_imported_and_exported_is_the_same(full: StateLab, tmp_path: Pat
     assert full.run("import", "--from", str(out)) == (0, ["0 discussions imported, 4 known, 0 differ"], [])
     assert full.run("export", "--to", str(out)) == (0, ["0 discussions exported, 4 known, 0 differ"], [])
     assert not any("0123456789abcdef" in str(path) for path in out.rglob("*"))
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+def test_ids_that_a_file_system_takes_for_each_other(lab: StateLab, tmp_path: Path, key: str | None) -> None:
+    ids, out = ("mill", "Mill", "MILL"), tmp_path / "out"
+    with used(OtherFileSystem(RULES["NTFS"])):
+        for name in ids:
+            lab.store(name, key, texts=(f"Of {name}.",))
+        assert lab.run("import")[1] == ["3 discussions imported, 0 known, 0 differ"]
+        assert lab.run("export", "--to", str(out))[1] == ["3 discussions exported, 0 known, 0 differ"]
+        assert lab.run("export")[1] == ["0 discussions exported, 3 known, 0 differ"]
+        assert lab.run("export", "--to", str(out))[1] == ["0 discussions exported, 3 known, 0 differ"]
+    assert {Path(name).parent.name for name in documents(out)} == {"MILL", own_name("Mill"), own_name("mill")}
+    told = tmp_path / "told"
+    assert lab.run("export", "--to", str(told))[1] == ["3 discussions exported, 0 known, 0 differ"]
+    assert {Path(name).parent.name for name in documents(told)} == {*ids}
+    assert lab.run("import", "--from", str(out))[1] == ["0 discussions imported, 3 known, 0 differ"]
 
 
 def test_a_server_in_file_mode_works_on_what_was_exported(

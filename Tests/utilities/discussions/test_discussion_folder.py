@@ -17,6 +17,7 @@ from Middleware.utilities.discussions.discussion_files import write_chunks_with_
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder, holds_data_of_a_key
 from Middleware.utilities.discussions.stored_files import copy_file
 from Tests.llmapis.lab import Lab
+from Tests.windows import tells_capitals_apart
 
 HASH = "ad165b11320bc915"
 posix_only = pytest.mark.skipif(os.name == "nt", reason="Windows has no permission bits")
@@ -113,7 +114,8 @@ def test_very_many_discussions_are_not_listed_for_each_missing_file(
     monkeypatch.setattr(os, "listdir", lambda folder: listed.append(str(folder)) or listdir(folder))
     for _ in range(3):
         assert DiscussionFolder("k1").file("memories.json") == str(root / "k1" / "memories.json")
-    assert listed.count(str(root)) == 1
+    # Where several names may lead to one folder, the spelling of this one is looked up as well.
+    assert listed.count(str(root)) == (1 if tells_capitals_apart(root) else 2)
 
 
 def test_a_flat_file_that_appears_is_found(root: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigValueError, EarlyTerminationException
 from Middleware.models.messages import Message
+from Middleware.models.process import process
 from Middleware.utilities.config.check import shortened
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.keys.node import (
@@ -21,6 +22,7 @@ from Middleware.utilities.config.keys.node import (
     SCOPED_VARIABLES,
     WORKFLOW_NAME,
 )
+from Middleware.utilities.discussions.folder_names import DiscussionNames
 from Middleware.utilities.file_utils import (
     load_custom_file,
     read_plain_text_file,
@@ -283,8 +285,12 @@ class ConversationChunkProcessorHandler(CustomWorkflowHandler):
         directory = self.text(context, "cursorDirectory")
         if not directory.strip():
             _refuse(context, "cursorDirectory", "the path of a folder")
-        path = os.path.join(resolve_file_path(directory), f"chunk_cursor_{name}_{context.discussion_id}.txt")
-        path = contained_path(path, "cursorDirectory", self.value(context, "cursorDirectory"))
+
+        def path_of(discussion: str) -> str:
+            path = os.path.join(resolve_file_path(directory), f"chunk_cursor_{name}_{discussion}.txt")
+            return contained_path(path, "cursorDirectory", self.value(context, "cursorDirectory"))
+
+        path = process().one(DiscussionNames).file(path_of, context.discussion_id or "")
         folder = self.value(context, "workflowUserFolderOverride") or None
         return _Settings(
             workflow,

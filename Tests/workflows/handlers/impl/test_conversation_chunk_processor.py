@@ -13,8 +13,10 @@ import pytest
 
 from Middleware.exceptions import BackendError, ConfigNotFoundError, ConfigValueError, EarlyTerminationException
 from Middleware.models.request_context import request_scope
+from Middleware.utilities.discussions.folder_names import own_name
 from Middleware.workflows.handlers.impl.sub_workflow_handler import ChunkCursor
 from Middleware.workflows.models.execution_context import ExecutionContext
+from Tests.folding_file_systems import RULES, OtherFileSystem, used
 from Tests.stub_backend import Reply, StubBackend, status_reply
 from Tests.tables import table
 from Tests.windows import LOCK_FILES
@@ -144,6 +146,20 @@ def test_progress_has_a_name_and_a_discussion(lab: EngineLab, folder: Path) -> N
         "chunk_cursor_events_d 2.txt",
     ]
     assert len(lab.prompts) == 2
+
+
+def test_discussions_that_a_file_system_takes_for_each_other(lab: EngineLab, folder: Path) -> None:
+    with used(OtherFileSystem(RULES["NTFS"])):
+        for _ in range(2):
+            for discussion_id, count in (("mill", 5), ("Mill", 8), ("MILL", 5)):
+                run(lab, node(folder), count, discussion_id)
+    assert len(lab.prompts) == 1 + 2 + 1
+    assert sorted(path.name for path in folder.glob("*.txt")) == sorted(
+        f"chunk_cursor_events_{name}.txt" for name in ("mill", own_name("Mill"), own_name("MILL"))
+    )
+    # Copied to a file system that tells names apart.
+    run(lab, node(folder), 8, "Mill")
+    assert len(lab.prompts) == 4
 
 
 def test_home_directory(lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
