@@ -43,6 +43,7 @@ from Middleware.utilities.discussions.client_keys import use_format_2
 from Middleware.utilities.discussions.key_salts import SALT_FILE
 from Middleware.utilities.encryption_utils import SHORT_KEY
 from Middleware.utilities.files.file_access import atomic_write
+from Middleware.utilities.quoting import quoted_word
 from Middleware.utilities.text_utils import counted
 
 DESCRIPTION = """Creates the keys that --accepted-keys-file requires of clients, and lists them:
@@ -91,11 +92,14 @@ def append(path: str, line: str) -> None:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), OWNER_ONLY)
         with open(descriptor, "r+b", buffering=0) as file:
-            size = file.seek(0, os.SEEK_END)
-            if size:
-                file.seek(-1, os.SEEK_END)
-            before = b"\n" if size and file.read(1) != b"\n" else b""
+            file.seek(0)
+            present = file.readall()
+            # Windows PowerShell writes UTF-16; the line would damage such a file.
+            present.decode("utf-8")
+            before = b"\n" if present and not present.endswith(b"\n") else b""
             file.write(before + line.encode("utf-8") + b"\n")
+    except UnicodeDecodeError:
+        raise NotDoneError(f"{path}: the file is not UTF-8 text. Save it as UTF-8.") from None
     except OSError as error:
         raise NotDoneError(f"{path} cannot be written: {error.strerror or error}") from error
 
@@ -173,7 +177,7 @@ def make_key(
     if not given:
         print(f"Key, shown this once; give it to the client as its API key:\n  {key}")
     if path:
-        print(f"Added to {path}. The server is started with --accepted-keys-file {path}")
+        print(f"Added to {path}. The server is started with --accepted-keys-file {quoted_word(path)}")
     else:
         print(line if given else f"Line for the list of accepted keys:\n  {line}")
 

@@ -56,7 +56,23 @@ def test_a_list_is_made_and_grows(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert file.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("before", ["# mine", "# mine\n", "a-key-of-some-length", "\r\n"])
+@pytest.mark.parametrize(
+    "data",
+    ["# ü\r\n".encode("utf-16"), b"\xfe\xff" + "# ü".encode("utf-16-be"), "# ü".encode("cp1252"), b"a-key\n\xff"],
+)
+def test_a_list_that_is_not_utf8_stays_as_it_is(
+    tmp_path: Path, data: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Windows PowerShell writes UTF-16 with a mark; a line of UTF-8 in it would be unreadable."""
+    file = tmp_path / "keys.txt"
+    file.write_bytes(data)
+    assert access_key.script(["--add", str(file)]) == 1
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", f"ERROR: {file}: the file is not UTF-8 text. Save it as UTF-8.\n")
+    assert file.read_bytes() == data
+
+
+@pytest.mark.parametrize("before", ["# mine", "# mine\n", "a-key-of-some-length", "\r\n", "\ufeff# ü\r\n"])
 def test_what_stands_in_a_list_stays(tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "keys.txt"
     file.write_bytes(before.encode())

@@ -40,7 +40,7 @@ if sys.platform == "win32":
     # Winsock's numbers of the same errors.
     _EXHAUSTED |= {10024, 10055}
 _WINDOWS_IN_USE = 10048
-# Also the error of an address that another program holds exclusively.
+# The error of an address that another program holds exclusively, and of ports that Windows keeps for others.
 _WINDOWS_NO_ACCESS = 10013
 
 # Characters of a message, which may repeat what the client sent.
@@ -186,10 +186,15 @@ def _accept_ipv4_too(sock: socket.socket) -> None:
 def _explain(error: Exception, host: str, port: int) -> str:
     # Windows puts its own numbers into winerror, and translates only some of them to errno.
     code = getattr(error, "winerror", None) or getattr(error, "errno", None)
-    if code in (errno.EADDRINUSE, _WINDOWS_IN_USE, _WINDOWS_NO_ACCESS):
+    if code in (errno.EADDRINUSE, _WINDOWS_IN_USE):
         return (
             f"Port {port} on {host} is already in use. Stop the program that uses it (perhaps a WilmerAI that "
             "is still running), or choose another port with --port."
+        )
+    if code == _WINDOWS_NO_ACCESS:
+        return (
+            f"Port {port} on {host} is in use by another program (perhaps a WilmerAI that is still running), or Windows "
+            "keeps it for Hyper-V, WSL or Docker. Choose another port with --port."
         )
     if code in (errno.EACCES, errno.EPERM):
         return f"Port {port} on {host} needs administrator rights. Choose a port above 1023 with --port."

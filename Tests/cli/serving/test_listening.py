@@ -34,6 +34,36 @@ def test_a_taken_port_is_one_clear_sentence():
             bind_socket("127.0.0.1", port)
 
 
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (10048, "Port 5000 on 0.0.0.0 is already in use. Stop the program"),
+        (10013, "Port 5000 on 0.0.0.0 is in use by another program (perhaps a WilmerAI that is still running), or "),
+    ],
+)
+def test_what_windows_says_of_a_port_is_one_clear_sentence(monkeypatch, code, text):
+    class Refusing(socket.socket):
+        def bind(self, address):
+            error = OSError(13, "An attempt was made to access a socket in a way forbidden by its access permissions")
+            error.winerror = code
+            raise error
+
+    monkeypatch.setattr(socket, "socket", Refusing)
+    with pytest.raises(StartError) as refused:
+        bind_socket("0.0.0.0", 5000)
+    assert str(refused.value).startswith(text) and "--port" in str(refused.value)
+
+
+@pytest.mark.skipif(sys.platform != "win32", reason="elsewhere the option means another thing")
+def test_no_program_takes_a_port_along():
+    """With SO_REUSEADDR, a second program would get some of the connections."""
+    with bind_socket("127.0.0.1", 0) as one, socket.socket() as two:
+        start_listening(one)
+        two.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError):
+            two.bind(one.getsockname())
+
+
 def test_an_address_of_another_machine():
     with pytest.raises(StartError, match="192.0.2.1"):
         bind_socket("192.0.2.1", 0)
