@@ -48,7 +48,7 @@ def describe(launch: Launch) -> list[str]:
         os.path.join(public, "SqlLiteDBs"),
     )
     folders = [f"  Conversations:  {conversations}", f"  Lock databases: {locks}"]
-    log_folder = instance.LOGGING_DIRECTORY if instance.FILE_LOGGING else f"{instance.LOGGING_DIRECTORY} (off)"
+    log_folder = os.path.abspath(instance.LOGGING_DIRECTORY) + ("" if instance.FILE_LOGGING else " (off)")
     lines = [
         f"WilmerAI {VERSION}",
         f"  Configuration:  {os.path.abspath(config_utils.get_root_config_directory())}",

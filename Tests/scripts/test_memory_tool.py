@@ -6,6 +6,7 @@ import getpass
 import io
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -318,6 +319,15 @@ def test_export(lab: DiscussionLab, tool: Tool, tmp_path: Path) -> None:
         assert stat.S_IMODE(target.stat().st_mode) == 0o600
     assert tool("export", "plain", "--output", str(target)) == 1 and "--overwrite" in tool.err
     assert tool("export", "plain", "--output", str(target), "--overwrite") == 0
+
+
+@pytest.mark.parametrize("name", ["a file/out.json", "x" * 300, "ü" * 200 + ".json", "new folder/" + "y" * 300])
+def test_an_export_that_cannot_be_written_is_named(lab: DiscussionLab, tool: Tool, tmp_path: Path, name: str) -> None:
+    lab.store("plain")
+    (tmp_path / "a file").touch()
+    target = str(tmp_path / name)
+    assert tool("export", "plain", "--output", target) == 1
+    assert re.fullmatch(rf"{re.escape(target)} cannot be written: [A-Z].*\.\n", tool.err) and tool.out == ""
 
 
 def test_export_without_the_key_writes_nothing(lab: DiscussionLab, tool: Tool, tmp_path: Path) -> None:

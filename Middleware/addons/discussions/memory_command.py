@@ -160,7 +160,10 @@ def export_one(session: Session) -> int:
     if os.path.exists(target) and not session.options.overwrite:
         raise NotDoneError(f"{target} exists already; --overwrite replaces it.")
     content = export(reader)
-    atomic_write(target, json.dumps(content, indent=2, ensure_ascii=True).encode("ascii"), OWNER_ONLY)
+    try:
+        atomic_write(target, json.dumps(content, indent=2, ensure_ascii=True).encode("ascii"), OWNER_ONLY)
+    except OSError as error:
+        raise NotDoneError(f"{target} cannot be written: {error.strerror or error}.") from error
     memory_output.say(f"Discussion '{reader.discussion.discussion_id}' is in {target}, in clear.")
     for problem in content["unreadable"]:
         memory_output.print_error(f"Not exported as it should be: {problem}")

@@ -254,7 +254,8 @@ def _config_folder() -> str:
 
 
 def init_command_line(*words: str) -> str:
-    return command([*launcher(), "init", *words])
+    """Return the command line of ``init`` for the folders that this start uses."""
+    return command([*launcher(), "init", *words, *_places()])
 
 
 def _places() -> Iterator[str]:

@@ -20,6 +20,7 @@ from Middleware.addons.init.plan import port_for
 from Middleware.addons.init.probing import KEY_VARIABLE
 from Middleware.addons.workflow_tests.tests_command import main as run_tests
 from Middleware.cli.commands import all_commands
+from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Middleware.utilities.config import paths
 from Tests.addons.init import llm_servers
@@ -602,6 +603,11 @@ def test_commands_are_shown_as_the_program_was_started(monkeypatch: pytest.Monke
     assert words.startswith("python3 ") and words.endswith(
         "server.py' init --user me2" if os.name != "nt" else 'server.py" init --user me2'
     )
+
+
+def test_commands_are_shown_for_the_folders_of_this_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(instance, "PUBLIC_DIRECTORY", str(tmp_path))
+    assert init_output.init_command_line("--user", "me2").endswith(f"--user me2 --PublicDirectory {tmp_path}")
 
 
 def test_the_port_of_the_command_line_is_the_users(lab: Lab, ollama: StubBackend) -> None:
