@@ -193,8 +193,8 @@ def _explain(error: Exception, host: str, port: int) -> str:
         )
     if code == _WINDOWS_NO_ACCESS:
         return (
-            f"Port {port} on {host} is in use by another program (perhaps a WilmerAI that is still running), or Windows "
-            "keeps it for Hyper-V, WSL or Docker. Choose another port with --port."
+            f"Port {port} on {host} is in use by another program (perhaps a WilmerAI that is still running), or "
+            "Windows keeps it for Hyper-V, WSL or Docker. Choose another port with --port."
         )
     if code in (errno.EACCES, errno.EPERM):
         return f"Port {port} on {host} needs administrator rights. Choose a port above 1023 with --port."
