@@ -226,6 +226,19 @@ def test_an_argument_too_long_for_the_system(lab: EngineLab, web: StubBackend) -
     assert run(lab, node, said="x" * 3_000_000).startswith("CurlCommand could not start curl: ")
 
 
+def test_a_command_line_too_long_for_windows(lab: EngineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows says that it does not find the file, with a number of its own."""
+    error = FileNotFoundError(2, "The filename or extension is too long")
+    error.winerror = 206  # type: ignore[attr-defined,unused-ignore]
+
+    def start(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(tool.subprocess, "Popen", start)
+    found = run(lab, curl("http://127.0.0.1", onError="return"))
+    assert found == "CurlCommand could not start curl: The filename or extension is too long"
+
+
 # -- time and size -----------------------------------------------------------------------------------------------------
 
 
