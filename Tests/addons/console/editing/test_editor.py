@@ -155,7 +155,7 @@ def test_a_save_waits_for_the_save_of_another_server(lab: Lab) -> None:
     command = [sys.executable, "-c", OTHER_SERVER, str(lab.root), str(lab.root / CHILD), USES_URL]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdin is not None and other.stdout is not None
-        assert other.stdout.readline() == b"locked\n"
+        assert other.stdout.readline().strip() == b"locked"
 
         def save() -> None:
             with pytest.raises(ConsoleError) as raised:
