@@ -25,6 +25,7 @@ from Middleware.addons.records.settings import RecordSettings
 from Middleware.addons.records.store.writer import RunStore
 from Middleware.utilities.files.file_access import wait_until
 from Tests.addons.check.config_tree import CHILD, CODING, ENDPOINT, GENERAL, MCP, USER
+from Tests.windows import LOCK_FILES
 
 SECRET = "sk-Canary-77"
 
@@ -55,11 +56,15 @@ class Lab:
         assert old in text
         return self.editor.save(file, text.replace(old, new), str(shown["base"]), confirm, "laptop")
 
+    def _files(self) -> dict[Path, bytes]:
+        files = (path for path in self.root.rglob("*") if path.is_file() and path.name not in LOCK_FILES)
+        return {path: path.read_bytes() for path in files}
+
     def refused(self, file: str, old: str, new: str, confirm: str = "") -> ConsoleError:
-        before = {path: path.read_bytes() for path in self.root.rglob("*") if path.is_file()}
+        before = self._files()
         with pytest.raises(ConsoleError) as raised:
             self.edit(file, old, new, confirm)
-        assert {path: path.read_bytes() for path in self.root.rglob("*") if path.is_file()} == before
+        assert self._files() == before
         assert not self.console.exists()
         return raised.value
 
