@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmOutcome, NodeSite, Observer, TokenCounts, current_site
-from Middleware.models.messages import SentTimes
+from Middleware.models.messages import Message, SentTimes
 from Middleware.models.outside import REAL, Outside
 from Middleware.models.trace_context import TraceContext
 
@@ -73,6 +73,7 @@ class RequestContext:
         peer: where it came from, as ``client_addresses.peer_of`` says it; () if no client has sent it.
         asked: the conversation as the client has sent it.
         said: the values of the client's fields with the time of a message, the best first.
+        history: the messages as the outermost workflow got them.
         via: the value of the header ``X-Wilmer-Via`` for the back-ends that are called for it; "" before the first.
         traceparent: the header of this name, with which a client says which trace the request belongs to; "" for none.
         trace: that trace, or one of its own; None where none are sent.
@@ -113,6 +114,8 @@ class RequestContext:
     stamping: set[str] = field(default_factory=set, repr=False)
     # Of message contents, by content, because several nodes hash the whole conversation.
     hashes: dict[str, str] = field(default_factory=dict, repr=False)
+    # What was found out about the memories of a discussion, by its place; their type belongs to a higher layer.
+    followed: dict[str, object] = field(default_factory=dict, repr=False)
     first_token_at: float | None = None
     answered_at: float | None = None
     background_at: float | None = None
@@ -133,6 +136,7 @@ class RequestContext:
     body_bytes: int = 0
     asked: Sequence[Mapping[str, object]] = field(default=(), repr=False)
     said: SentTimes = field(default_factory=dict, repr=False)
+    history: Sequence[Message] = field(default=(), repr=False)
     via: str = ""
     traceparent: str = ""
     trace: TraceContext | None = None
@@ -143,6 +147,7 @@ class RequestContext:
         self.cancel_scope, self.outcome = CancelScope(), LlmOutcome()
         self.cancelled_at, self.background_nodes, self.endpoint = None, 0, ""
         self.branches.clear()
+        self.followed.clear()
 
     @property
     def answer_complete(self) -> bool:

@@ -13,7 +13,7 @@ from Middleware.models.messages import Message
 from Middleware.models.run_step import reading
 from Middleware.services.memory.memory_search import VectorSearch, search_memories_fully
 from Middleware.services.memory.memory_store import SAID, MemoryStore
-from Middleware.utilities.discussions.discussion_files import Pair
+from Middleware.utilities.discussions.discussion_files import Pair, if_readable
 from Middleware.utilities.discussions.discussion_folder import stored_discussion
 from Middleware.utilities.relative_dates import language_of_message, spelled
 from Middleware.utilities.said_times import day_of
@@ -191,16 +191,22 @@ def recent_message_blocks(messages: Sequence[Message], max_turns: int, lookback:
 
 def unsummarized(store: MemoryStore) -> list[Pair]:
     """Return the memories that are not in the summary, oldest first; all of them if it refers to none."""
-    memories, covered = memories_and_covered(store)
-    return memories[covered:]
+    return new_and_covered(store)[0]
 
 
-def memories_and_covered(store: MemoryStore) -> tuple[list[Pair], int]:
-    """Return all memories, oldest first, and how many of them are in the summary; 0 if it refers to none."""
+def new_and_covered(store: MemoryStore) -> tuple[list[Pair], int]:
+    """Return the memories that are not in the summary, oldest first, and how many others there are.
+
+    The summary has none of them if it refers to none.
+    """
     with store.together():
         memories = store.read_memories()
+        fold = if_readable(store.fold, None)
+        if fold is not None:
+            return list(fold.missing), len(memories) - len(fold.missing)
         count = _lag(store, memories)
-    return memories, 0 if count < 0 else len(memories) - count
+    covered = 0 if count < 0 else len(memories) - count
+    return memories[covered:], covered
 
 
 def summary_lag(store: MemoryStore) -> int:
@@ -216,6 +222,9 @@ def valid_position(memories: Sequence[Pair], summary: Pair | None, place: int | 
 
 
 def _lag(store: MemoryStore, memories: Sequence[Pair]) -> int:
+    fold = if_readable(store.fold, None)
+    if fold is not None:
+        return len(fold.missing) if memories else -1
     summary = store.summary()
     place = valid_position(memories, summary, store.summary_position())
     if place is not None:

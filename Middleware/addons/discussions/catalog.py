@@ -17,7 +17,16 @@ from dataclasses import dataclass, field
 from Middleware.exceptions import WilmerError
 from Middleware.models.process import process
 from Middleware.services.memory.compactor_store import FOLDED_FILE, OLD_FILE, OLDEST_FILE
-from Middleware.services.memory.memory_store import ANCHORS_FILE, MEMORIES_FILE, STATE_FILE, SUMMARY_FILE, TRACKER_FILE
+from Middleware.services.memory.memory_documents import (
+    ANCHORS_FILE,
+    ELSEWHERE_FILE,
+    FOLLOW_FILE,
+    MEMORIES_FILE,
+    STATE_FILE,
+    SUMMARY_FILE,
+    SUMMARY_VERSIONS_FILE,
+    TRACKER_FILE,
+)
 from Middleware.services.timestamp_service import FILE_NAME as TIMESTAMPS_FILE
 from Middleware.services.vision_cache import FILE_NAME as VISION_FILE
 from Middleware.utilities import config_utils
@@ -39,9 +48,10 @@ from Middleware.utilities.text_utils import nearest
 
 logger = logging.getLogger(__name__)
 
-PAIR_FILES = (MEMORIES_FILE, SUMMARY_FILE, OLD_FILE, OLDEST_FILE)
-OBJECT_FILES = (TRACKER_FILE, ANCHORS_FILE, TIMESTAMPS_FILE, VISION_FILE, FOLDED_FILE)
-JSON_FILES = PAIR_FILES + OBJECT_FILES
+PAIR_FILES = (MEMORIES_FILE, ELSEWHERE_FILE, SUMMARY_FILE, OLD_FILE, OLDEST_FILE)
+OBJECT_FILES = (FOLLOW_FILE, TRACKER_FILE, ANCHORS_FILE, TIMESTAMPS_FILE, VISION_FILE, FOLDED_FILE)
+VERSION_FILES = (SUMMARY_VERSIONS_FILE,)
+JSON_FILES = PAIR_FILES + OBJECT_FILES + VERSION_FILES
 LOCK_FILES = (MEMORIES, COMPACTOR, SHORT)
 SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 DATA_FILES = frozenset(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from Middleware.addons.discussions.catalog import OBJECT_FILES, PAIR_FILES, StoredFile
+from Middleware.addons.discussions.catalog import OBJECT_FILES, PAIR_FILES, VERSION_FILES, StoredFile
 from Middleware.addons.discussions.discussion_reader import Reader, metadata_of, opened
 from Middleware.exceptions import DataKeyError, StoredDataError, UnreadableDataError
 from Middleware.services.memory.memory_store import (
@@ -71,6 +71,8 @@ def _read(reader: Reader, file: StoredFile) -> None:
         pairs_in(reader.json(file.path), display)
     elif _is_one_of(name, OBJECT_FILES):
         texts_in(reader.json(file.path), display)
+    elif _is_one_of(name, VERSION_FILES):
+        reader.json(file.path)
     elif file.name in (STATE_FILE, STATE_FILE + BACKUP):
         reader.bytes(file.path).decode("utf-8")
 

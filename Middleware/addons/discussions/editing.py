@@ -15,10 +15,13 @@ from typing import Literal, cast, get_args
 
 from Middleware.addons.discussions.discussion_reader import Reader
 from Middleware.exceptions import WilmerError
-from Middleware.services.memory.memory_store import ANCHORS_FILE, MEMORIES_FILE, MemoryStore
+from Middleware.services.memory.follow_state import bury
+from Middleware.services.memory.memory_documents import ANCHORS_FILE, ELSEWHERE_FILE, FOLLOW_FILE, MEMORIES_FILE
+from Middleware.services.memory.memory_store import MemoryStore
+from Middleware.services.memory.pieces import pieces_in
 from Middleware.services.memory_service import valid_position
 from Middleware.utilities.discussion_state import MEMORIES
-from Middleware.utilities.discussions.discussion_files import Pair, read_pairs, write_content
+from Middleware.utilities.discussions.discussion_files import Pair, read_content, read_pairs, write_content
 from Middleware.utilities.discussions.vector_memory import SearchableMemories
 from Middleware.utilities.text_utils import restore_braces
 
@@ -107,7 +110,9 @@ class DiscussionEditor:
             )
         with self._lock():
             if key.kind == "memory":
-                self._delete_memory(self._memories(key), key.number - 1)
+                pairs = self._memories(key)
+                self._bury(key.number - 1)
+                self._delete_memory(pairs, key.number - 1)
             else:
                 with self._database(key) as memories:
                     memories.delete(key.number)
@@ -131,8 +136,9 @@ class DiscussionEditor:
             self._store.delete_summary()
             if read_pairs(self._state, MEMORIES_FILE) is not None:
                 self._store.replace_memories([])
-            if self._state.read(ANCHORS_FILE) is not None:
-                write_content(self._state, ANCHORS_FILE, {})
+            for name, nothing in ((ELSEWHERE_FILE, []), (ANCHORS_FILE, {}), (FOLLOW_FILE, {})):
+                if self._state.read(name) is not None:
+                    write_content(self._state, name, nothing)
 
     # -- what a key names ------------------------------------------------------------------------------------------
     def _memories(self, key: MemoryKey) -> list[Pair]:
@@ -178,6 +184,12 @@ class DiscussionEditor:
         # An earlier wording may have been in any of them. The memory goes last, so that a crash leaves too much.
         self._store.forget_earlier_versions()
         self._store.replace_memories(after, forget=True)
+
+    def _bury(self, index: int) -> None:
+        """Keep the memory from being made again of the same messages."""
+        known = pieces_in(read_content(self._state, MEMORIES_FILE), self._state.display(MEMORIES_FILE))[index].keys
+        if known is not None:
+            bury(self._state, known.sources)
 
     def _move_pointers(self, pairs: list[Pair], index: int, renamed: int, new: str) -> None:
         """Let condensation and summary refer to memories that stay; like Condensation, before the memories are written.

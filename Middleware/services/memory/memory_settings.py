@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from Middleware.utilities.config.declarations import MOST_TOKENS, ConfigKey, setting
+from Middleware.exceptions import ConfigurationError
+from Middleware.utilities.config.declarations import MOST_TOKENS, ConfigKey, read_settings, setting
 from Middleware.utilities.config.keys.endpoint import SETTINGS_LEVEL
 from Middleware.utilities.config.keys.node import NODE
-from Middleware.utilities.config.workflows import load_settings
+from Middleware.utilities.config.users import user_name_setting
+from Middleware.utilities.config.workflows import load_settings, load_settings_file
 from Middleware.utilities.text_utils import estimation_level_multiplier
 
 USER_KEY = "discussionIdMemoryFileWorkflowSettings"
@@ -20,6 +22,8 @@ LONGEST_WAIT_AFTER_ANSWER = 600.0
 KEYWORD, SEMANTIC, HYBRID = "keyword", "semantic", "hybrid"
 # What searchable memories are written as:
 JSON_FORMAT, LINES_FORMAT = "json", "lines"
+# Whether memories of other conversations with the same discussion id are shown:
+SHOW, HIDE = "show", "hide"
 # The markers in prompts: the memories to condense, and what a summary is made of.
 BATCH = "[MemoriesToCondense]"
 CURRENT_SUMMARY = "[CHAT_SUMMARY]"
@@ -270,6 +274,43 @@ class MemorySettings:
         )
     )
 
+    follow_edits: bool = setting(
+        ConfigKey(
+            "followEdits",
+            "bool",
+            False,
+            "Memories follow the conversation: what was made of a message that is edited or deleted is shown no more, "
+            "and comes back with the message.",
+        )
+    )
+    other_chats: str = setting(
+        ConfigKey(
+            "otherChats",
+            "str",
+            SHOW,
+            "With followEdits: whether the memories of other conversations with the same discussion id are shown.",
+            choices=(SHOW, HIDE),
+        )
+    )
+    repairs_per_pass: int = setting(
+        ConfigKey(
+            "repairsPerPass",
+            "int",
+            8,
+            "With followEdits: how many memories of changed messages are made at a time.",
+            least=1,
+        )
+    )
+    keep_elsewhere: int = setting(
+        ConfigKey(
+            "keepElsewhere",
+            "int",
+            500,
+            "With followEdits: how many memories are kept whose messages are not in the conversation now.",
+            least=0,
+        )
+    )
+
     @property
     def file_chunk_size(self) -> int:
         return int(self.chunk_tokens * self.level)
@@ -317,3 +358,13 @@ class MemorySettings:
 def load_memory_settings() -> MemorySettings | None:
     """Return the current user's settings; None, with a logged error, without them: no memories are written then."""
     return load_settings(MemorySettings, USER_KEY, "No memories are written")
+
+
+def quiet_memory_settings() -> MemorySettings:
+    """Return the current user's settings for what works without them; defaults where they are missing."""
+    try:
+        name = user_name_setting(USER_KEY)
+        content, display = load_settings_file(name) if name else ({}, "")
+    except ConfigurationError:
+        return MemorySettings()
+    return read_settings(MemorySettings, content, display)

@@ -14,6 +14,25 @@ from typing import cast
 from Middleware.exceptions import DataKeyError, UnreadableDataError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.run_step import writing
+from Middleware.services.memory.folds import (
+    Fold,
+    fold_of,
+    step_of,
+    summary_versions,
+    text_hash,
+    with_pinned,
+    with_version,
+    write_versions,
+)
+from Middleware.services.memory.memory_documents import ANCHORS_FILE as ANCHORS_FILE
+from Middleware.services.memory.memory_documents import CONDENSED_UP_TO as CONDENSED_UP_TO
+from Middleware.services.memory.memory_documents import MEMORIES_FILE as MEMORIES_FILE
+from Middleware.services.memory.memory_documents import STATE_FILE as STATE_FILE
+from Middleware.services.memory.memory_documents import SUMMARIZED as SUMMARIZED
+from Middleware.services.memory.memory_documents import SUMMARY_FILE as SUMMARY_FILE
+from Middleware.services.memory.memory_documents import SUMMARY_VERSIONS_FILE
+from Middleware.services.memory.memory_documents import TRACKER_FILE as TRACKER_FILE
+from Middleware.services.memory.pieces import followed
 from Middleware.utilities.discussion_state import BACKUP, DiscussionState
 from Middleware.utilities.discussions.discussion_files import (
     Pair,
@@ -30,13 +49,6 @@ from Middleware.utilities.discussions.discussion_files import (
 )
 from Middleware.utilities.text_utils import encode_text
 
-MEMORIES_FILE = "memories.json"
-SUMMARY_FILE = "chat_summary.json"
-TRACKER_FILE = "condensation_tracker.json"
-ANCHORS_FILE = "memory_anchors.json"
-STATE_FILE = "state_document.md"
-CONDENSED_UP_TO = "lastCondensationHash"
-SUMMARIZED = "summarizedMemories"
 # Of a memory: when the newest and the oldest of its messages was sent, in ISO-8601 with the offset of the user's zone.
 SAID, SAID_FROM = "said", "said_from"
 
@@ -58,7 +70,8 @@ class MemoryStore:
 
     def stored_memories(self) -> list[Pair]:
         """Return ``memories`` for a writer. Raises UnreadableDataError, as what cannot be read is not empty."""
-        return read_pairs(self.state, MEMORIES_FILE) or []
+        found = followed(self.state)
+        return read_pairs(self.state, MEMORIES_FILE) or [] if found is None else found.pairs
 
     def read_memories(self) -> list[Pair]:
         """Return ``memories`` for a node that shows them, and create the missing file: with it, fewer messages are
@@ -93,7 +106,7 @@ class MemoryStore:
         change_content(self.state, MEMORIES_FILE, opened, scope, timeout)
         if found[-1] is None:
             self.state.hide(MEMORIES_FILE, BACKUP)
-        return found[-1] or [], found[-1] is not None
+        return self.stored_memories() if found[-1] else [], found[-1] is not None
 
     def append_memory(self, text: str, stored_hash: str, said: Mapping[str, str] = MappingProxyType({})) -> None:
         """Append a memory. Other keys in the file are preserved.
@@ -110,7 +123,9 @@ class MemoryStore:
 
     def said(self) -> list[Mapping[str, str]]:
         """Return for each of the ``memories`` when its messages were sent: ``SAID`` and ``SAID_FROM``, or nothing."""
-        return if_readable(lambda: [_said_in(entry) for entry in self._entries()], [])
+        found = followed(self.state)
+        entries = self._entries if found is None else lambda: [piece.more for piece in found.shown]
+        return if_readable(lambda: [_said_in(entry) for entry in entries()], [])
 
     def _entries(self) -> list[dict[str, str]]:
         content = read_content(self.state, MEMORIES_FILE)
@@ -143,33 +158,90 @@ class MemoryStore:
             self.state.together(MEMORIES_FILE),
             writing("file", [text for text, _ in pairs], len(pairs), pairs[-1][1] if pairs else None),
         ):
-            entries = self._with_times(pairs) if pairs else []
+            others = _with_other_keys(pairs, read_content(self.state, MEMORIES_FILE) or [])
+            entries = [{**one, **timed} for one, timed in zip(others, self._with_times(pairs), strict=True)]
             self._back_up(MEMORIES_FILE, entries if forget else None)
             self._write(MEMORIES_FILE, entries)
 
     # -- summary ---------------------------------------------------------------------------------------------------
     def summary(self) -> Pair | None:
-        """Return the rolling summary and the hash of the last memory in it."""
+        """Return the rolling summary that readers show, and the hash of the last memory in it."""
+        fold = if_readable(self.fold, None)
+        if fold is not None:
+            return (fold.shown, "") if fold.shown else None
+        return self.folded_summary()
+
+    def folded_summary(self) -> Pair | None:
+        """Return the summary without memories that were added to it only because of an edit."""
+        fold = if_readable(self.fold, None)
+        if fold is not None:
+            return (fold.version.text, "") if fold.version else None
         pairs = if_readable(lambda: read_pairs(self.state, SUMMARY_FILE), None)
         return pairs[0] if pairs else None
 
-    def save_summary(self, text: str, stored_hash: str, covered: int | None = None, forget: bool = False) -> None:
+    def fold(self) -> Fold | None:
+        """Return which version of the summary fits the memories of the request; None if memories do not follow it.
+
+        Raises UnreadableDataError, DataKeyError and OSError.
+        """
+        found = followed(self.state)
+        return None if found is None else fold_of(summary_versions(self.state)[0], found.pairs)
+
+    def known_summary(self, batch: Sequence[Pair]) -> str:
+        """Return the summary that was made of the present one and these memories before; "" if none was."""
+        fold = self.fold()
+        if fold is None:
+            return ""
+        step = step_of(fold.version, batch)
+        return next((one.text for one in summary_versions(self.state)[0] if one.step == step), "")
+
+    def settle_summary(self) -> None:
+        """Store the version that fits the request as the summary, for readers that know no request."""
+        fold = self.fold()
+        stored = next(iter(read_pairs(self.state, SUMMARY_FILE) or ()), None) if fold else None
+        if fold is not None and fold.version is not None and (stored is None or stored[0] != fold.version.text):
+            write_versions(self.state, SUMMARY_VERSIONS_FILE, summary_versions(self.state)[0])
+            last = next(
+                (known for text, known in reversed(self.memories()) if text_hash(text) == fold.version.last), ""
+            )
+            self._write(SUMMARY_FILE, pairs_as_json([(fold.version.text, last)]))
+
+    def save_summary(
+        self, text: str, stored_hash: str, covered: int | None = None, forget: bool = False, pinned: bool = False
+    ) -> None:
         """Replace the summary, which is kept in ``chat_summary.json.bak``. Raises ValueError for a blank text.
 
         ``covered`` becomes the ``summary_position``. It is written last, and a failure is only logged: an older, lower
         number at worst causes memories with equal hashes to be summarized again.
+
+        ``pinned``: it is not made by an LLM of the summary before.
         """
         if not text.strip():
             raise ValueError("a summary must not be blank")
         with self.state.together(SUMMARY_FILE), writing("summary", text, last_message=stored_hash):
             content = pairs_as_json([(text, stored_hash)])
+            self._save_version(text, covered, pinned)
             self._back_up(SUMMARY_FILE, content if forget else None)
             self._write(SUMMARY_FILE, content)
         if covered is not None:
             if_readable(lambda: self.save_summary_position(covered), None)
 
+    def _save_version(self, text: str, covered: int | None, pinned: bool) -> None:
+        fold, versions = self.fold(), summary_versions(self.state)[0]
+        if fold is None:
+            return
+        memories = self.stored_memories()
+        if pinned or covered is None:
+            versions = with_pinned(versions, memories, text)
+        else:
+            batch = fold.missing[: covered - (len(memories) - len(fold.missing))]
+            versions = with_version(versions, fold, memories, batch, text)
+        write_versions(self.state, SUMMARY_VERSIONS_FILE, versions)
+
     def delete_summary(self) -> None:
         """Remove the summary, which is kept in ``chat_summary.json.bak``."""
+        if self.state.read(SUMMARY_VERSIONS_FILE) is not None:
+            write_versions(self.state, SUMMARY_VERSIONS_FILE, [])
         if read_pairs(self.state, SUMMARY_FILE):
             self._back_up(SUMMARY_FILE)
             self._write(SUMMARY_FILE, [])
@@ -228,7 +300,7 @@ class MemoryStore:
         # The backup may be from before encryption was switched on.
         self.state.hide(name, BACKUP)
 
-    def _back_up(self, name: str, instead: list[dict[str, str]] | None = None) -> None:
+    def _back_up(self, name: str, instead: Sequence[Mapping[str, object]] | None = None) -> None:
         """Copy a file that can be read; raises UnreadableDataError for one that cannot.
 
         ``instead``: what the backup gets in place of the present content, before the file: after a crash in between,
@@ -241,3 +313,19 @@ class MemoryStore:
 
 def _said_in(entry: Mapping[str, object]) -> dict[str, str]:
     return {key: value for key in (SAID, SAID_FROM) if isinstance(value := entry.get(key), str)}
+
+
+def _with_other_keys(pairs: Sequence[Pair], before: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
+    """Return memories as JSON, each with the other keys of its entry."""
+    left = list(before)
+    found: list[dict[str, object]] = []
+    for text, stored in pairs:
+        # A memory whose text was changed has its hash, and one whose hash was changed its text.
+        alike = [entry for entry in left if entry.get("text_block") == text]
+        # One that replaces several has none of their keys.
+        if not alike and len(pairs) == len(before):
+            alike = [entry for entry in left if entry.get("hash") == stored]
+        entry = max(alike, key=lambda one: one.get("hash") == stored, default={})
+        left = [one for one in left if one is not entry]
+        found.append({**entry, "text_block": text, "hash": stored})
+    return found

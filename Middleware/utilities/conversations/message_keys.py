@@ -5,6 +5,7 @@ Clients begin and cease to write names, roles and dates before the texts of a co
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ _LONG = 40
 _COMPARED = 40
 _BEGINNING = 3
 _OTHERS_AT_BEGINNING = 2
+_MOST_SIDE_BY_SIDE = 2
 
 
 class PathMessage(NamedTuple):
@@ -235,7 +237,15 @@ def injected(messages: Sequence[PathMessage], known: Sequence[Tail]) -> frozense
     # All stand where they stood: something has changed at the beginning.
     if 2 * len(unmoved.intersection(unique)) > len(unique):
         return frozenset()
-    return frozenset(index for index in unmoved if messages[index].is_long)
+    found = (index for index in unmoved if _stands_alone(index, unmoved))
+    return frozenset(index for index in found if messages[index].is_long and messages[index].role == "user")
+
+
+def _stands_alone(index: int, unmoved: Collection[int]) -> bool:
+    """Return whether the messages around one have moved. Where messages were deleted, many others stay."""
+    first = next(at for at in range(index, -2, -1) if at not in unmoved)
+    stop = next(at for at in itertools.count(index) if at not in unmoved)
+    return stop - first - 1 <= _MOST_SIDE_BY_SIDE
 
 
 def _newest(messages: Sequence[PathMessage]) -> range:

@@ -209,6 +209,7 @@ class WorkflowManager:
         chain = (*(_chain_around(request) if chain is None else chain), f"{loaded.folder}/{loaded.name}")
         if len(chain) > MAX_NESTING:
             raise _nested_too_deep(chain)
+        request.history = request.history or messages
         keys = discussion_keys(run_fields.get("api_key"))
         run = RunRequest(
             request=request,

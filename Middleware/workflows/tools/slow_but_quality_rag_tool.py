@@ -21,7 +21,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK, BlockPrompts
 from Middleware.workflows.tools.discussion_context import raw_messages, state_of, text_of_helper
 from Middleware.workflows.tools.memory.condensation import Condensation
-from Middleware.workflows.tools.memory.file_memories import FileMemoryPass, MemoryWriter
+from Middleware.workflows.tools.memory.file_memories import FileMemoryPass, FollowingPass, MemoryWriter
 from Middleware.workflows.tools.memory.shared import (
     Chunk,
     DiscussionMemory,
@@ -58,7 +58,7 @@ class SlowButQualityRAGTool:
         if settings.use_vector and not force_file_memory:
             VectorMemoryPass(context, settings, state).run()
         else:
-            FileMemoryPass(context, settings, state).run()
+            (FollowingPass if settings.follow_edits else FileMemoryPass)(context, settings, state).run()
 
     def generate_and_store_vector_memories(
         self, pairs: Sequence[Pair], settings: MemorySettings | Mapping[str, object], context: ExecutionContext

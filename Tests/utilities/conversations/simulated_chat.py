@@ -37,6 +37,8 @@ class Chat:
     branches: list[list[Said]] = field(default_factory=list)
     count: int = 0
     greeting: str = ""
+    # A branch nearer to the beginning is another chat.
+    shortest: int = 2
 
     def __post_init__(self) -> None:
         self.messages = [("assistant", self.greeting)] if self.greeting else self.messages
@@ -76,7 +78,8 @@ class Chat:
             self.messages[one - 1 : one + 1] = self.messages[one - 1 : one + 1][::-1]
 
     def rewind(self) -> None:
-        del self.messages[self.random.randrange(2, len(self.messages) + 1) :]
+        if len(self.messages) > self.shortest:
+            del self.messages[self.random.randrange(self.shortest, len(self.messages) + 1) :]
 
     def branch(self) -> None:
         self.branches.append(list(self.messages))
@@ -88,7 +91,7 @@ class Chat:
             self.branches.append(kept)
 
     def anything(self) -> str:
-        if len(self.messages) < 4:
+        if len(self.messages) < max(4, self.shortest):
             self.say()
             return "say"
         names = ["say"] * 5 + ["edit", "swipe", "delete", "insert", "exchange", "rewind", "branch", "back"]

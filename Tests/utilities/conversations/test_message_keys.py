@@ -132,6 +132,7 @@ def test_the_parts_of_a_message(text: str, parts: tuple[str, str, str]) -> None:
 # -- injected messages -------------------------------------------------------------------------------------------------
 
 LORE: Said = ("user", "The mill stands by the river, and its wheel has not turned for years.")
+AT_LENGTH: list[Said] = [("user", f"{LORE[1]} {number}") for number in range(6)]
 NOTE: Said = ("user", "A short note.")
 
 
@@ -160,6 +161,13 @@ def at_depth(said: Sequence[Said], depth: int, lore: Said = LORE) -> list[Said]:
         ([[LORE, *chat(8, 1)], [("user", "edited"), LORE, *chat(8, 1)]], []),
         ([chat(8, 12), chat(20)], []),
         ([[*[LORE] * 3, *chat(8)], [*[LORE] * 2, *chat(8)]], []),
+        # A message in the middle was deleted, or inserted, and the last one asked for again.
+        (
+            [[LORE, *chat(9), *AT_LENGTH], [LORE, *chat(7), *AT_LENGTH]],
+            [],
+        ),
+        # At the very end.
+        ([at_depth(chat(9), 0), at_depth(chat(11), 0)], [11]),
         # Two of them at depths of their own.
         (
             [

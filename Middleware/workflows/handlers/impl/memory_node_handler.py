@@ -319,7 +319,7 @@ class WriteCurrentSummaryHandler(BaseHandler):
                 )
             # Without the lock, another request may be writing the file that this number is kept in.
             covered = len(memories) if mine else None
-            save_summary(store, text, memories[-1][1] if memories else "", covered)
+            save_summary(store, text, memories[-1][1] if memories else "", covered, pinned=True)
 
 
 def _is_current(store: MemoryStore) -> bool:

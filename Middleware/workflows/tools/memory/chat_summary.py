@@ -10,20 +10,17 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Unpack
 
-from Middleware.exceptions import ConfigurationError, ConfigValueError, UnreadableDataError
+from Middleware.exceptions import ConfigValueError, UnreadableDataError
 from Middleware.services.llm_calls.direct_calls import answer_text, raise_if_cancelled, text_to_keep, without_streaming
 from Middleware.services.llm_calls.prompt_parts import example_answers, prompt_templates
 from Middleware.services.llm_dispatch_service import LLMDispatchService
 from Middleware.services.memory.memory_settings import (
     CURRENT_SUMMARY,
     LATEST_MEMORIES,
-    USER_KEY,
-    MemorySettings,
+    quiet_memory_settings,
 )
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.services.memory_service import NO_SUMMARY, SUMMARY_SEPARATOR, memories_and_covered, unsummarized
-from Middleware.utilities import config_utils
-from Middleware.utilities.config.declarations import read_settings
+from Middleware.services.memory_service import NO_SUMMARY, SUMMARY_SEPARATOR, new_and_covered, unsummarized
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.discussions.discussion_files import Pair, logged_as_conflict
@@ -72,10 +69,11 @@ class ChatSummarizer:
             with self._store.together():
                 if not readable(self._store):
                     return self._current()
-                memories, self._covered = memories_and_covered(self._store)
+                self._store.settle_summary()
+                new, self._covered = new_and_covered(self._store)
             began, self._folded = time.monotonic(), 0
             try:
-                return self._update(memories[self._covered :])
+                return self._update(new)
             finally:
                 if self._folded:
                     logger.info(
@@ -103,6 +101,9 @@ class ChatSummarizer:
         return self._fold_memories(new) or self._current()
 
     def _fold_memories(self, batch: Sequence[Pair]) -> str:
+        # Asked before, on another branch, or before an edit that was taken back.
+        if known := self._store.known_summary(batch):
+            return self._save(batch, known)
         if self._room > 0:
             lines = self._appended(batch)
             summary = "\n".join(lines)
@@ -117,11 +118,13 @@ class ChatSummarizer:
                     lines[end:],
                 )
         memories = SUMMARY_SEPARATOR.join(text for text, _ in batch)
-        return self._fold(batch, {CURRENT_SUMMARY: self._current(), LATEST_MEMORIES: memories})
+        folded = self._store.folded_summary()
+        current = folded[0] if folded is not None else NO_SUMMARY
+        return self._fold(batch, {CURRENT_SUMMARY: current, LATEST_MEMORIES: memories})
 
     def _appended(self, batch: Sequence[Pair]) -> list[str]:
         """Return the lines of the summary and of the memories, without sentences that the summary has already."""
-        summary = self._store.summary()
+        summary = self._store.folded_summary()
         old = [summary[0]] if summary is not None else []
         new = clean_memory("\n".join(text for text, _ in batch), (), old)
         return [line for text in (*old, new) for line in text.splitlines() if line.strip()]
@@ -197,14 +200,16 @@ class _WithMarkers:
         return self._variables.fill_early(text, context)
 
 
-def save_summary(store: MemoryStore, text: str, stored_hash: str, covered: int | None = None) -> bool:
+def save_summary(
+    store: MemoryStore, text: str, stored_hash: str, covered: int | None = None, pinned: bool = False
+) -> bool:
     """Store the summary and return whether that worked; if not, the log explains why and nothing has changed.
 
     ``covered`` is the number of memories in it; None leaves the stored number alone. Raises DataKeyError for a file of
     another API key.
     """
     try:
-        store.save_summary(text, stored_hash, covered)
+        store.save_summary(text, stored_hash, covered, pinned=pinned)
     except (UnreadableDataError, OSError) as error:
         if not logged_as_conflict(error):
             logger.error("Discussion %s: its summary cannot be stored: %s", store.state.discussion_id, error)
@@ -218,17 +223,7 @@ def take_lock(stack: contextlib.ExitStack, context: ExecutionContext, state: Dis
     Raises EarlyTerminationException if the request is cancelled while it waits.
     """
     try:
-        return stack.enter_context(memory_lock(context, state, _settings()))
+        return stack.enter_context(memory_lock(context, state, quiet_memory_settings()))
     except OSError as error:
         logger.warning("Discussion %s: its summary cannot be updated: %s", state.discussion_id, error.strerror or error)
         return False
-
-
-def _settings() -> MemorySettings:
-    # Summaries work without memory settings, and their loader would log that no memories are written.
-    try:
-        name = config_utils.user_name_setting(USER_KEY)
-        content, display = config_utils.load_settings_file(name) if name else ({}, "")
-    except ConfigurationError:
-        return MemorySettings()
-    return read_settings(MemorySettings, content, display)

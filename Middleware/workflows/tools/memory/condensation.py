@@ -9,6 +9,7 @@ from Middleware.exceptions import DataKeyError
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.memory.memory_settings import BATCH, MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
+from Middleware.services.memory.pieces import followed
 from Middleware.services.memory_service import RECENT_MEMORIES, valid_position
 from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.discussions.discussion_files import Pair
@@ -134,6 +135,10 @@ class Condensation:
             )
             return False
         stored_hash = pairs[end - 1][1]
+        following = followed(self._store.state)
+        if following is not None:
+            self._store.save_condensation_hash(stored_hash)
+            return following.join(start, end, text)
         after = [*pairs[:start], (text, stored_hash), *pairs[end:]]
         # If only the tracker is ahead, the originals stay. If the summary's pointer is ahead as well, the summary takes
         # them in once more, as it does with the memory that replaces them. In the opposite order the summary's pointer

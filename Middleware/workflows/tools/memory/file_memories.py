@@ -14,6 +14,9 @@ from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.llm_calls.prompt_parts import EXAMPLES, example_answers, prompt_templates
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import ANCHORS_FILE, MEMORIES_FILE, SUMMARY_FILE, MemoryStore
+from Middleware.services.memory.pieces import MOST_REWRITTEN, Followed, followed
+from Middleware.services.memory_service import NO_SUMMARY
+from Middleware.utilities.conversations.path import Trail
 from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.discussions.discussion_files import Pair, read_object, write_content
 from Middleware.utilities.discussions.message_places import MessagePlace, place_from_json
@@ -47,6 +50,9 @@ logger = logging.getLogger(__name__)
 # A model that repeats itself may find something new the second time. Asked again with each message, it would cost a
 # call for each of them and keep all later messages from being remembered.
 _ATTEMPTS = 2
+# Messages that are remembered together with a small memory next to them.
+_SMALL = 2
+_ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -98,12 +104,15 @@ class MemoryWriter:
             return self._write(chunks, as_condensed)
         finally:
             if self._written:
-                logger.info(
-                    "Discussion %s: %s written in %.1f s",
-                    self._discussion,
-                    memory_count(self._written),
-                    time.monotonic() - began,
-                )
+                self._log_written(began)
+
+    def _log_written(self, began: float) -> None:
+        logger.info(
+            "Discussion %s: %s written in %.1f s",
+            self._discussion,
+            memory_count(self._written),
+            time.monotonic() - began,
+        )
 
     def _write(self, chunks: Sequence[Chunk], as_condensed: bool) -> bool:
         with self._state.together(MEMORIES_FILE, SUMMARY_FILE):
@@ -259,6 +268,157 @@ class FileMemoryPass:
         # The memories of a long history that is new here count as condensed, or they would be condensed at once.
         if writer.write(chunks, as_condensed=self._settings.condense and not existed):
             Condensation(self._context, self._settings, self._state).run()
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A memory that is due: the indexes of its messages in the history, and the messages."""
+
+    span: range
+    chunk: Chunk
+
+
+class FollowingPass(FileMemoryPass):
+    """Fills the holes in the memories of a history, and remembers what is due behind them."""
+
+    def __init__(self, context: ExecutionContext, settings: MemorySettings, state: DiscussionState) -> None:
+        super().__init__(context, settings, state)
+        context.request.history = context.request.history or raw_messages(context)
+
+    def run(self) -> None:
+        """Do what ``FileMemoryPass.run`` does."""
+        with storage_errors_logged(self._state):
+            found = followed(self._state)
+            if found is None or found.is_tentative:
+                return
+            existed = self._open()[1]
+            with memory_lock(self._context, self._state, self._settings) as mine:
+                if mine:
+                    # Another request may have written while this one waited for the lock.
+                    found.refresh()
+                    self._follow(found, existed)
+
+    def _follow(self, found: Followed, existed: bool) -> None:
+        end = sum(index < self._end for index in found.places)
+        rewritten = found.rewritten_with(end)
+        if rewritten >= MOST_REWRITTEN:
+            self._log_rewritten(rewritten)
+            found.settle(rewritten)
+            return
+        found.settle(rewritten)
+        writer = _FollowingWriter(self._context, self._settings, self._state, found)
+        # A new memory may fit others, which leave another hole.
+        for _ in range(_ROUNDS):
+            planned = self._planned(found, end, existed)
+            if not writer.write_planned(planned, as_condensed=self._settings.condense and not existed):
+                return
+            if not planned:
+                break
+        Condensation(self._context, self._settings, self._state).run()
+
+    def _log_rewritten(self, rewritten: int) -> None:
+        if rewritten == MOST_REWRITTEN:
+            logger.warning(
+                "Discussion %s: the client sends other texts for most messages with each request; its memories stay as "
+                "they are",
+                self._state.discussion_id,
+            )
+
+    def _planned(self, found: Followed, end: int, existed: bool) -> list[_Planned]:
+        trail, messages = found.trail, found.messages
+        repairs = [
+            planned
+            for span in _stretches(trail, min(end, trail.end), self._settings.chunk_messages)
+            for planned in self._chunks(found, span)
+        ]
+        if len(repairs) > self._settings.repairs_per_pass:
+            return repairs[: self._settings.repairs_per_pass]
+        count = self._settings.chunk_messages if existed else None
+        start = min(trail.end, end)
+        is_due = are_enough(messages[start:end], self._settings.file_chunk_size, count)
+        return [*repairs, *(self._chunks(found, range(start, end)) if is_due else ())]
+
+    def _chunks(self, found: Followed, span: range) -> list[_Planned]:
+        shown = with_role if self._settings.roles else message_text
+        known = KnownMessages.of(found.messages)
+        planned, start = [], span.start
+        dates = dates_of(self._context, self._settings, found.messages)
+        size = self._settings.file_chunk_size
+        for chunk in chunks_of(found.messages, known, span.start, span.stop, size, shown, dates):
+            one = _Planned(range(start, start + chunk.messages), chunk)
+            start = one.span.stop
+            # Repeated messages may have been made into one that stands elsewhere.
+            if not found.knows(one.span):
+                planned.append(one)
+        return planned
+
+
+def _stretches(trail: Trail, end: int, most: int) -> list[range]:
+    """Return the holes of a trail below ``end``, each small one with a small piece next to it, in order.
+
+    Otherwise deleting messages would leave memories of one message each.
+    """
+    found: list[range] = []
+    for hole in trail.holes(end):
+        if found and hole.start < found[-1].stop:
+            continue
+        near = (placed.at for placed in trail.placed if 0 < len(placed.at) < most) if len(hole) <= _SMALL else ()
+        joined = (range(min(hole.start, at[0]), max(hole.stop, at[-1] + 1)) for at in near if _touch(hole, at))
+        # Nothing else may stand between them.
+        whole = next(
+            (span for span in joined if set(span) == {*hole, *_covered(trail, span)} and span.stop <= end), hole
+        )
+        found = [span for span in found if span.stop <= whole.start]
+        found.append(whole)
+    return found
+
+
+def _covered(trail: Trail, span: range) -> set[int]:
+    """Return the messages in ``span`` of the only piece there; none if there are several."""
+    pieces = [set(placed.at) for placed in trail.placed if not set(placed.at).isdisjoint(span)]
+    return pieces[0] if len(pieces) == 1 else set()
+
+
+def _touch(hole: range, at: Sequence[int]) -> bool:
+    return hole.start - 1 in at or hole.stop in at
+
+
+class _FollowingWriter(MemoryWriter):
+    """Stores each memory at its place among those of the history."""
+
+    def __init__(
+        self, context: ExecutionContext, settings: MemorySettings, state: DiscussionState, found: Followed
+    ) -> None:
+        super().__init__(context, settings, state)
+        self._found = found
+
+    def write_planned(self, planned: Sequence[_Planned], as_condensed: bool) -> bool:
+        """Do what ``write`` does."""
+        began, self._written = time.monotonic(), 0
+        try:
+            return all(self._write_one(one, as_condensed) for one in planned)
+        finally:
+            if self._written:
+                self._log_written(began)
+
+    def _write_one(self, planned: _Planned, as_condensed: bool) -> bool:
+        found, chunk = self._found, planned.chunk
+        earlier = found.shown_before(planned.span.start)
+        summary = self._store.summary()
+        known = DiscussionMemory(tuple(text for text, _ in earlier), summary[0] if summary else NO_SUMMARY)
+        memory = self._memory(chunk, known)
+        if memory is None or (memory == "" and not self._is_left_out(chunk, chunk.hash)):
+            return False
+        with self._state.together(MEMORIES_FILE, ANCHORS_FILE):
+            # Blank: the messages count as remembered.
+            found.add(planned.span, memory, chunk.hash, chunk.said)
+            found.settle()
+            if memory:
+                self._written += 1
+                self._note(chunk)
+        if as_condensed:
+            self._store.save_condensation_hash(chunk.hash)
+        return True
 
 
 class MemoryAnchors:

@@ -1,0 +1,383 @@
+"""The memories of a discussion that fit the history of a request, and those that do not.
+
+What is shown is decided at reading: a memory is a text with the keys of the messages that it was made of, and it is
+shown while they stand in the history of the request. ``memories.json`` has the memories of the newest trail in order,
+for readers that know no history, and ``memories_elsewhere.json`` the others, which come back with their messages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from Middleware.models.messages import Message, VisionNote
+from Middleware.models.request_context import current_request
+from Middleware.services.memory.folds import keep_stored_summary
+from Middleware.services.memory.follow_state import Conversation, read_follow_state, write_follow_state
+from Middleware.services.memory.memory_documents import ANCHORS_FILE, ELSEWHERE_FILE, MEMORIES_FILE
+from Middleware.services.memory.memory_settings import SHOW, MemorySettings, quiet_memory_settings
+from Middleware.utilities.conversations.path import (
+    Piece,
+    Trail,
+    among_others,
+    conversation_of,
+    injected,
+    is_tentative,
+    known_keys,
+    path_messages,
+    trail_of,
+    without,
+)
+from Middleware.utilities.discussion_state import DiscussionState
+from Middleware.utilities.discussions.discussion_files import Pair, pairs_in, read_content, write_content
+from Middleware.utilities.discussions.message_places import MessagePlace, find_place, place_from_json
+from Middleware.utilities.hashing_utils import hash_messages, recognition_keys
+
+FILE_MEMORIES = "file"
+_KEYS = ("text_block", "hash", "id", "sources", "before", "after", "made")
+# A client rewrites all messages, where most of them are holes in as many passes in a row.
+MOST_REWRITTEN = 3
+_PIECES_OF_A_LONG_TRAIL = 4
+# Fewer messages do not say which conversation it is.
+_FEWEST = 4
+
+
+@dataclass(frozen=True)
+class StoredPiece:
+    """A memory of the files.
+
+    Attributes:
+        hash: of the last message that it covers.
+        keys: those of its messages; None in data of older versions, and of users who wrote it by hand.
+        more: other keys of the entry, which are kept.
+    """
+
+    text: str
+    hash: str
+    keys: Piece | None = None
+    more: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def pair(self) -> Pair:
+        return self.text, self.hash
+
+    def as_json(self) -> dict[str, object]:
+        content: dict[str, object] = {"text_block": self.text, "hash": self.hash}
+        if self.keys is not None:
+            keys = self.keys
+            content |= {"id": keys.id, "sources": list(keys.sources), "before": keys.before}
+            content |= {"after": keys.after, "made": keys.made}
+        return {**content, **self.more}
+
+
+def pieces_in(content: object, display: str) -> list[StoredPiece]:
+    """Return the memories of a parsed list. Raises UnreadableDataError for anything else."""
+    pairs = pairs_in(content, display)
+    assert isinstance(content, list)
+    return [
+        StoredPiece(text, stored, _keys_in(entry), {key: entry[key] for key in entry if key not in _KEYS})
+        for (text, stored), entry in zip(pairs, content, strict=True)
+    ]
+
+
+def _keys_in(entry: Mapping[str, object]) -> Piece | None:
+    name, sources, made = entry.get("id"), entry.get("sources"), entry.get("made")
+    before, after = entry.get("before"), entry.get("after")
+    if not isinstance(name, str) or not isinstance(sources, list) or not sources:
+        return None
+    if not all(isinstance(source, str) for source in sources):
+        return None
+    return Piece(
+        name,
+        tuple(sources),
+        before if isinstance(before, str) else "",
+        after if isinstance(after, str) else "",
+        made if type(made) is int else 0,
+    )
+
+
+class Followed:
+    """The file memories of one discussion, as one request sees them.
+
+    Args:
+        messages: the history of the request, as the outermost workflow got it.
+    """
+
+    def __init__(self, state: DiscussionState, messages: Sequence[Message], settings: MemorySettings) -> None:
+        self._state, self._settings = state, settings
+        self._all = [one for one in messages if one.get("role") != "system" and not isinstance(one, VisionNote)]
+        self._all_keys = path_messages(self._all)
+        self._found: Conversation | None = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read what is stored. Raises UnreadableDataError, DataKeyError and OSError."""
+        with self._state.together(MEMORIES_FILE, ELSEWHERE_FILE, ANCHORS_FILE):
+            self._follow = read_follow_state(self._state)
+            listed, self._elsewhere = self._read(MEMORIES_FILE), self._read(ELSEWHERE_FILE)
+        mine = self._found.number if self._found else self._number(listed)
+        conversation = self._follow.find(mine)
+        tails = conversation.tails if conversation else ()
+        self._left_out = injected(self._all_keys, tails)
+        self.history = without(self._all_keys, self._left_out)
+        self.messages = [one for index, one in enumerate(self._all) if index not in self._left_out]
+        self.is_tentative = conversation is None and is_tentative(self.history)
+        self._conversation = self._found = conversation or self._found or Conversation(self._follow.new_number())
+        self._listed = self._adopted(listed)
+        self.__dict__.pop("trail", None)
+
+    # -- what is shown ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def trail(self) -> Trail:
+        """The trail of the history, with tombstones."""
+        gone = [Piece(f"deleted {number}", keys, tombstone=True) for number, keys in enumerate(self._follow.tombstones)]
+        pieces = sorted((piece.keys for piece in self._pieces if piece.keys), key=lambda piece: piece.made)
+        return trail_of(self.history, [*gone, *pieces], self._conversation.window(FILE_MEMORIES))
+
+    @property
+    def shown(self) -> list[StoredPiece]:
+        """The memories that readers show, in order."""
+        by_id = self._by_id
+        unknown = [piece for piece in self._listed if piece.keys is None]
+        own = self._newest_own if self._is_rewritten else self.trail.pieces
+        return [*unknown, *(by_id[piece.id] for piece in among_others(own, self._others(own)))]
+
+    @property
+    def pairs(self) -> list[Pair]:
+        return [piece.pair for piece in self.shown]
+
+    def shown_before(self, index: int) -> list[Pair]:
+        """Return the memories that are shown before a message of the history."""
+        later = {placed.piece.id for placed in self.trail.placed if placed.at and placed.at[0] >= index}
+        return [piece.pair for piece in self.shown if piece.keys is None or piece.keys.id not in later]
+
+    @property
+    def places(self) -> list[int]:
+        """The indexes of the messages of the history among those of the request, without system messages."""
+        return [index for index in range(len(self._all)) if index not in self._left_out]
+
+    @property
+    def _is_rewritten(self) -> bool:
+        return self._conversation.rewritten >= MOST_REWRITTEN
+
+    @property
+    def _newest_own(self) -> list[Piece]:
+        return list(self._known(self._conversation.active.get(FILE_MEMORIES, ())))
+
+    def _others(self, own: Iterable[Piece]) -> list[Piece]:
+        """Return the newest trails of the other conversations, if they are shown."""
+        seen = {piece.id for piece in own}
+        if self._settings.other_chats != SHOW:
+            return []
+        others = [one for one in self._follow.conversations if one.number != self._conversation.number]
+        found = {piece.id: piece for one in others for piece in self._known(one.active.get(FILE_MEMORIES, ()))}
+        return [piece for name, piece in found.items() if name not in seen]
+
+    def _known(self, names: Iterable[str]) -> Iterator[Piece]:
+        by_id = self._by_id
+        for name in names:
+            stored = by_id.get(name)
+            if stored is not None and stored.keys is not None:
+                yield stored.keys
+
+    @property
+    def _pieces(self) -> list[StoredPiece]:
+        return [*self._elsewhere, *self._listed]
+
+    @property
+    def _by_id(self) -> dict[str, StoredPiece]:
+        # After a crash between the two files a piece is in both, and the second one is newer.
+        return {piece.keys.id: piece for piece in self._pieces if piece.keys}
+
+    # -- what is read ----------------------------------------------------------------------------------------------
+
+    def _read(self, name: str) -> list[StoredPiece]:
+        content = read_content(self._state, name)
+        return [] if content is None else pieces_in(content, self._state.display(name))
+
+    def _number(self, listed: Sequence[StoredPiece]) -> int | None:
+        by_id = {piece.keys.id: piece.keys for piece in (*self._elsewhere, *listed) if piece.keys}
+        active = {name for one in self._follow.conversations for names in one.active.values() for name in names}
+        others = [piece.sources for name, piece in by_id.items() if name not in active]
+        known = [
+            known_keys(
+                one.number,
+                one.used,
+                one.first,
+                [key for name in one.active.get(FILE_MEMORIES, ()) if name in by_id for key in by_id[name].sources],
+                others,
+            )
+            for one in self._follow.conversations
+        ]
+        return conversation_of(self._all_keys, known)
+
+    def _adopted(self, listed: list[StoredPiece]) -> list[StoredPiece]:
+        """Return the listed memories: those without keys with the messages between two places, if both are known."""
+        if all(piece.keys for piece in listed):
+            return listed
+        content = read_content(self._state, ANCHORS_FILE)
+        anchors = content if isinstance(content, dict) else {}
+        hashes, keys = hash_messages(self._all), recognition_keys(self._all)
+        reached = [_place(piece.hash, place_from_json(anchors.get(piece.hash)), hashes, keys) for piece in listed]
+        found: list[StoredPiece] = []
+        start: int | None = 0
+        for piece, at in zip(listed, reached, strict=True):
+            sources = [] if piece.keys or at is None or start is None else self._all_keys[start : at + 1]
+            if sources:
+                name = _new_id([one.key for one in sources], piece.text, {one.keys.id for one in found if one.keys})
+                before = self._all_keys[start - 1].key if start else ""
+                piece = replace(piece, keys=Piece(name, tuple(one.key for one in sources), before))
+            found.append(piece)
+            start = None if at is None else at + 1
+        return found
+
+    def knows(self, span: range) -> bool:
+        """Return whether a memory was made of just these texts."""
+        sources = tuple(self.history[index].key for index in span)
+        return any(piece.keys is not None and piece.keys.sources == sources for piece in self._pieces)
+
+    # -- what is written -------------------------------------------------------------------------------------------
+
+    def add(self, indexes: Sequence[int], text: str, stored_hash: str, more: Mapping[str, object]) -> None:
+        """Store a memory of the messages with these indexes in the history; a blank one is a tombstone.
+
+        ``more``: other keys of its entry.
+        """
+        sources = tuple(self.history[index].key for index in indexes)
+        if not text:
+            self._follow = self._follow.with_tombstone(sources)
+            self.__dict__.pop("trail", None)
+            return
+        earlier = [one.piece for one in self.trail.placed if one.at and one.at[0] < indexes[0]]
+        hidden = [one.piece for one in self.trail.placed if not one.at]
+        made = max(int(time.time() * 1000), *(piece.keys.made + 1 for piece in self._pieces if piece.keys), 0)
+        keys = Piece(
+            _new_id(sources, text, self._by_id),
+            sources,
+            self.history[indexes[0] - 1].key if indexes[0] else self._conversation.last,
+            next((piece.id for piece in reversed([*hidden, *earlier])), ""),
+            made,
+        )
+        self._listed.append(StoredPiece(text, stored_hash, keys, dict(more)))
+        self.__dict__.pop("trail", None)
+
+    def join(self, start: int, end: int, text: str) -> bool:
+        """Store a memory in place of the shown ones from ``start`` to before ``end``, which are kept elsewhere.
+
+        Return whether that could be done: not with memories of other conversations, or of before.
+        """
+        batch = self.shown[start:end]
+        at = {placed.piece.id: placed.at for placed in self.trail.placed}
+        indexes = [index for piece in batch for index in (at.get(piece.keys.id, ()) if piece.keys else ())]
+        if not all(piece.keys and at.get(piece.keys.id) for piece in batch):
+            return False
+        more = {**batch[-1].more, **{key: value for key, value in batch[0].more.items() if key == "said_from"}}
+        self.add(indexes, text, batch[-1].hash, more)
+        self.settle()
+        return True
+
+    def settle(self, rewritten: int | None = None) -> None:
+        """Store which memories fit the history. Raises OSError and DataKeyError.
+
+        ``rewritten``: how many passes in a row have found most of it rewritten; None leaves the number alone.
+        """
+        if self.is_tentative or (len(self.history) <= _FEWEST and not self.shown):
+            return
+        after: dict[str, str] = {}
+        for one, following in zip([None, *self.trail.placed], self.trail.placed, strict=False):
+            after[following.piece.id] = one.piece.id if one else following.piece.after
+        shown = [_after(piece, after) for piece in self.shown]
+        names = {piece.keys.id for piece in shown if piece.keys}
+        rest = {name: piece for name, piece in self._by_id.items() if name not in names}
+        self._remember_conversation(rewritten)
+        keep_stored_summary(self._state)
+        self._replace(ELSEWHERE_FILE, self._kept(list(rest.values())))
+        self._replace(MEMORIES_FILE, shown)
+        self.refresh()
+
+    def _remember_conversation(self, rewritten: int | None) -> None:
+        now, one = int(time.time() * 1000), self._conversation
+        changed = one.seen(self._all_keys, self.history, now)
+        if not self._is_rewritten:
+            names = tuple(placed.piece.id for placed in self.trail.placed if not placed.piece.tombstone)
+            changed = replace(changed, active={**one.active, FILE_MEMORIES: names})
+        changed = replace(changed, length=len(self.history))
+        if rewritten is not None:
+            changed = replace(changed, rewritten=rewritten)
+        known = self._follow.find(one.number)
+        stored = read_follow_state(self._state)
+        if replace(changed, used=0) != replace(known or Conversation(0), used=0) or stored != self._follow:
+            self._follow = self._follow.with_conversation(changed)
+            write_follow_state(self._state, self._follow)
+
+    def _kept(self, rest: list[StoredPiece]) -> list[StoredPiece]:
+        """Return the memories that are kept elsewhere: all of other conversations, and the newest of the others."""
+        active = {name for one in self._follow.conversations for names in one.active.values() for name in names}
+        loose = [piece for piece in rest if piece.keys and piece.keys.id not in active]
+        dropped = {id(piece) for piece in loose[: max(0, len(loose) - self._settings.keep_elsewhere)]}
+        return [piece for piece in rest if id(piece) not in dropped]
+
+    def _replace(self, name: str, pieces: Sequence[StoredPiece]) -> None:
+        content = [piece.as_json() for piece in pieces]
+        before = read_content(self._state, name)
+        if content != (before or []):
+            write_content(self._state, name, content)
+
+    # -- rewritten histories ---------------------------------------------------------------------------------------
+
+    def rewritten_with(self, end: int) -> int:
+        """Return how many passes in a row, with this one, have found most of the history rewritten.
+
+        A branch is shorter, and a return has no holes, so only a client that changes all messages does that.
+        """
+        one = self._conversation
+        holes = sum(map(len, self.trail.holes(end)))
+        is_storm = (
+            2 * holes > end
+            and len(self.history) >= one.length
+            and len(one.active.get(FILE_MEMORIES, ())) >= _PIECES_OF_A_LONG_TRAIL
+        )
+        return one.rewritten + 1 if is_storm else 0
+
+
+def _after(piece: StoredPiece, after: Mapping[str, str]) -> StoredPiece:
+    if piece.keys is None or piece.keys.id not in after:
+        return piece
+    return replace(piece, keys=replace(piece.keys, after=after[piece.keys.id]))
+
+
+def _place(stored: str, place: MessagePlace | None, hashes: Sequence[str], keys: Sequence[str]) -> int | None:
+    if place is None:
+        return None
+    found = [
+        index for index, pair in enumerate(zip(hashes, keys, strict=True)) if stored == pair[0] or place.key == pair[1]
+    ]
+    return find_place(found, keys, place) if found else None
+
+
+def _new_id(sources: Iterable[str], text: str, taken: Iterable[str]) -> str:
+    """Return the first 16 digits of the hash of sources and text; of the same once more, those of another one."""
+    known, content = set(taken), "\n".join((*sources, text))
+    while (name := hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]) in known:
+        content += "\n"
+    return name
+
+
+def followed(state: DiscussionState) -> Followed | None:
+    """Return what the current request sees of a discussion; None if memories do not follow, or no history is known.
+
+    It is made once for each request. Raises UnreadableDataError, DataKeyError and OSError.
+    """
+    request = current_request()
+    if request is None or not request.history:
+        return None
+    found = request.followed.get(state.place)
+    if found is None:
+        settings = quiet_memory_settings()
+        found = Followed(state, request.history, settings) if settings.follow_edits else False
+        request.followed[state.place] = found
+    return found if isinstance(found, Followed) else None

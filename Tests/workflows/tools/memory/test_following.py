@@ -1,0 +1,421 @@
+"""Memories that follow a conversation: what is shown is what a fresh start would show."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.services.memory import pieces
+from Middleware.services.memory.memory_settings import MemorySettings
+from Middleware.services.memory.memory_store import MemoryStore
+from Middleware.services.memory_service import NO_SUMMARY, SUMMARY_SEPARATOR
+from Middleware.utilities.config import users
+from Middleware.utilities.config.declarations import read_settings
+from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools.memory import condensation, file_memories
+from Middleware.workflows.tools.memory.chat_summary import ChatSummarizer
+from Middleware.workflows.tools.memory.file_memories import FollowingPass
+from Tests.amounts import amount
+from Tests.tables import table
+from Tests.utilities.conversations.simulated_chat import Chat, Said
+
+SETTINGS = {
+    "prompt": "[TextChunk]",
+    "lookbackStartTurn": 3,
+    "maxMessagesBetweenChunks": 10,
+    "chunkEstimatedTokenSize": 100_000,
+    "followEdits": True,
+}
+
+
+GREETING = "Good evening, traveller. What brings you to the mill?"
+
+
+class Discussion:
+    """A discussion whose memories are their chunks in brackets, each with a number of its own."""
+
+    numbers = itertools.count()
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        self.folder = DiscussionFolder(f"d{next(Discussion.numbers)}")
+        self.asked: list[str] = []
+        self.answer = "<{}>"
+        self._monkeypatch = monkeypatch
+        self.set(**settings)
+        monkeypatch.setattr(file_memories, "MemoryCall", self._call)
+        monkeypatch.setattr(condensation, "MemoryCall", self._call)
+        self.folded: list[str] = []
+        self.room = 0
+        monkeypatch.setattr(ChatSummarizer, "_ask", lambda summarizer, markers: self._summarized(markers))
+        monkeypatch.setattr(ChatSummarizer, "_has_markers", lambda summarizer: True)
+
+    def set(self, **settings: Any) -> None:
+        self.settings = read_settings(MemorySettings, {**SETTINGS, **settings}, "test")
+        self._monkeypatch.setattr(pieces, "quiet_memory_settings", lambda: self.settings)
+
+    def _call(self, *_: Any) -> Any:
+        return self
+
+    def ask(self, system_prompt: str, prompt: str, markers: dict[str, str]) -> str:
+        text = markers["[TextChunk]"]
+        self.asked.append(text)
+        return self.answer.format(text.replace("\n", " / "))
+
+    def _summarized(self, markers: Mapping[str, str]) -> str:
+        """A summary that has all that it is made of."""
+        texts = [markers["[CHAT_SUMMARY]"], *markers["[LATEST_MEMORIES]"].split(SUMMARY_SEPARATOR)]
+        self.folded.append("\n".join(texts))
+        return "\n".join(text for text in texts if text != NO_SUMMARY)
+
+    def summary(self, said: list[Said]) -> list[str]:
+        """The lines of the summary that a node shows in a request with this history."""
+        with request_scope(self._request(said)):
+            found = MemoryStore(self.folder).summary()
+            return found[0].split("\n") if found else []
+
+    def sum_up(self, said: list[Said]) -> list[str]:
+        """A request with a node that brings the summary up to date: what it returns."""
+        request = self._request(said)
+        with request_scope(request):
+            context = ExecutionContext(
+                "r", "w", self.folder.discussion_id, {}, list(request.history), False, request=request
+            )
+            found = ChatSummarizer(context, self.folder, least=1, most=3, room=self.room).update()
+        return [] if found == NO_SUMMARY else found.split("\n")
+
+    def _request(self, said: list[Said]) -> RequestContext:
+        return RequestContext(history=[{"role": role, "content": text} for role, text in said])
+
+    def shown(self, said: list[Said]) -> list[str]:
+        """What a node shows in a request with this history."""
+        with request_scope(self._request(said)):
+            return [text for text, _ in MemoryStore(self.folder).memories()]
+
+    def send(self, said: list[Said]) -> list[str]:
+        """A request: what its nodes show; then its memories are written."""
+        request = self._request(said)
+        with request_scope(request):
+            found = [text for text, _ in MemoryStore(self.folder).memories()]
+            context = ExecutionContext(
+                "r", "w", self.folder.discussion_id, {}, list(request.history), False, request=request
+            )
+            FollowingPass(context, self.settings, self.folder).run()
+        return found
+
+    def document(self, name: str) -> Any:
+        path = Path(self.folder.folder) / name
+        return json.loads(path.read_text("utf-8")) if path.exists() else None
+
+
+@pytest.fixture
+def discussion(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Discussion]:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(users, "get_discussions_root_directory", lambda: str(tmp_path))
+    yield Discussion(monkeypatch)
+
+
+def chat(*names: str) -> list[Said]:
+    """``m0-m9`` are ten messages; roles by turns."""
+    texts: list[str] = []
+    for name in names:
+        first, _, last = name.partition("-")
+        numbers = range(int(first[1:]), int(last[1:]) + 1) if last else ()
+        texts += [f"{first[0]}{number}" for number in numbers] if last else [name]
+    return [(("user", "assistant")[index % 2], text) for index, text in enumerate(texts)]
+
+
+def of(*names: str) -> str:
+    return "<" + " / ".join(text for _, text in chat(*names)) + ">"
+
+
+P1, P2, P3 = of("m0-m9"), of("m10-m19"), of("m20-m29")
+ALL = chat("m0-m35")
+
+
+def begun(discussion: Discussion) -> None:
+    """Make the memories of the first thirty messages."""
+    for count in (3, 13, 23, 33, 36):
+        discussion.send(ALL[:count])
+    assert discussion.shown(ALL) == [P1, P2, P3]
+    discussion.asked.clear()
+
+
+@table(
+    ("steps", "shown", "calls"),
+    [
+        # Histories in order; what a request with the last one shows after them, and the number of calls.
+        ([chat("m0-m4", "x", "m6-m36")], [of("m0-m4", "x", "m6-m9"), P2, P3], 1),  # 1
+        ([chat("m0-m4", "x", "m6-m36"), chat("m0-m36")], [P1, P2, P3], 1),  # 2
+        ([chat("m0-m8", "x", "m10-m36")], [of("m0-m8", "x"), P2, P3], 1),  # 3
+        ([chat("m0-m4", "m6-m36")], [of("m0-m4", "m6-m9"), P2, P3], 1),  # 4
+        ([chat("m0-m4", "m6-m36"), chat("m0-m4", "m7-m37")], [of("m0-m4", "m7-m9"), P2, P3], 2),
+        ([chat("m0-m3", "m15-m36")], [of("m0-m3", "m15-m19"), P3], 1),  # 5
+        ([chat("m0-m19", "n0-n5"), chat("m0-m19", "n0-n12")], [P1, P2, of("n0-n9")], 1),  # 6
+        ([chat("m0-m19", "n0-n12"), chat("m0-m36")], [P1, P2, P3], 1),
+        ([chat("m0-m34", name) for name in "abcde"], [P1, P2, P3], 0),  # 7
+        ([chat("m0-m12", "n0-n9")], [P1, of("m10-m12", "n0-n6")], 1),  # 9
+        ([chat("m0-m12", "n0-n9"), ALL, chat("m0-m12", "n0-n9")], [P1, of("m10-m12", "n0-n6")], 1),
+        ([chat("m0-m12", "n0-n9"), ALL], [P1, P2, P3], 1),
+        ([chat("m16-m36")], [P1, P2, P3], 0),  # 27
+        ([chat("m16-m36"), chat("m0-m37")], [P1, P2, P3], 0),  # 28
+        ([chat("m16-m20", "x", "m22-m36")], [P1, P2, of("m20", "x", "m22-m33")], 1),  # 29
+        ([chat("x", "m1-m36")], [of("x", "m1-m9"), P2, P3], 1),  # 31
+        ([chat("m0", "m16-m36")], [P1, P2, P3], 0),  # 32
+        ([chat("m0-m3", "m5", "m4", "m6-m36")], [of("m0-m3", "m5", "m4", "m6-m9"), P2, P3], 1),  # 33
+        ([chat("m0-m4", "x", "m5-m36")], [P1, of("x"), P2, P3], 1),  # 34
+        ([chat("m0-m9", "x", "m10-m36")], [P1, of("x"), P2, P3], 1),
+        ([chat("m0-m33")], [P1, P2, P3], 0),  # 35
+        ([chat("m0-m33"), ALL], [P1, P2, P3], 0),
+        # Names, dates, roles: 19 to 21.
+        ([[(role, f"{role.title()} Smith: {text}") for role, text in ALL]], [P1, P2, P3], 0),
+        ([[(role, f"[2026-11-29 1{i % 10}:00] {text}") for i, (role, text) in enumerate(ALL)]], [P1, P2, P3], 0),
+        ([[("system", "other"), *ALL]], [P1, P2, P3], 0),  # 16
+    ],
+)
+def test_what_is_shown_after_a_change(
+    discussion: Discussion, monkeypatch: pytest.MonkeyPatch, steps: list[list[Said]], shown: list[str], calls: int
+) -> None:
+    discussion = Discussion(monkeypatch)
+    begun(discussion)
+    for said in steps:
+        discussion.send(said)
+    assert discussion.shown(steps[-1]) == shown
+    assert len(discussion.asked) == calls
+    assert [entry["text_block"] for entry in discussion.document("memories.json")] == shown
+
+
+def test_the_first_request_after_an_edit_shows_nothing_that_is_gone(discussion: Discussion) -> None:
+    begun(discussion)
+    assert discussion.send(chat("m0-m4", "x", "m6-m36")) == [P2, P3]
+
+
+def test_two_chats_with_one_id_show_each_other(discussion: Discussion) -> None:
+    begun(discussion)
+    other = chat("m0", "h", "n0-n14")
+    for count in (5, 9, 13, 17):
+        discussion.send(other[:count])
+    second = of("m0", "h", "n0-n7")
+    assert discussion.shown(other) == [P1, P2, P3, second]
+    assert discussion.shown(ALL) == [P1, P2, P3, second]
+    discussion.send(ALL)
+    assert discussion.shown(other) == [P1, P2, P3, second]
+    assert len(discussion.asked) == 1
+    discussion.set(otherChats="hide")
+    assert (discussion.shown(other), discussion.shown(ALL)) == ([second], [P1, P2, P3])
+
+
+def test_a_single_question_writes_nothing(discussion: Discussion) -> None:
+    begun(discussion)
+    before = discussion.document("follow.json"), discussion.document("memories.json")
+    assert discussion.send([("user", "Write a title.")]) == [P1, P2, P3]
+    assert discussion.send([("user", "Write a title."), ("assistant", "A title"), ("system", "x")]) == [P1, P2, P3]
+    assert (discussion.document("follow.json"), discussion.document("memories.json")) == before
+
+
+def test_an_edit_of_a_joined_memory_brings_the_others_back(discussion: Discussion) -> None:
+    begun(discussion)
+    discussion.set(condenseMemories=True, memoriesBeforeCondensation=3)
+    discussion.send(chat("m0-m44"))
+    joined = discussion.shown(chat("m0-m44"))
+    assert len(joined) == 2 and "m5" in joined[0]
+    discussion.set()
+    discussion.asked.clear()
+    edited = chat("m0-m12", "x", "m14-m44")
+    discussion.send(edited)
+    assert discussion.shown(edited)[:3] == [P1, of("m10-m12", "x", "m14-m19"), P3]
+    assert len(discussion.asked) == 1
+
+
+def test_a_client_that_rewrites_everything_is_not_followed(discussion: Discussion) -> None:
+    long = [(role, f"{text}: what is said at such a length is not said twice") for role, text in chat("m0-m59")]
+    for count in range(3, 61):
+        discussion.send(long[:count])
+    shown = discussion.shown(long)
+    assert len(shown) == 5
+    discussion.asked.clear()
+    for number in range(9):
+        discussion.send([(role, f"{text} {number}" if role == "assistant" else text) for role, text in long])
+    # Twice, as it may have been an edit.
+    assert 0 < len(discussion.asked) <= 2 * discussion.settings.repairs_per_pass
+    discussion.send(long)
+    assert discussion.shown(long) == shown
+
+
+def test_memories_of_an_older_version_are_adopted(discussion: Discussion) -> None:
+    discussion.set(followEdits=False)
+    for count in (3, 13, 23, 36):
+        request = RequestContext()
+        messages = [{"role": role, "content": text} for role, text in ALL[:count]]
+        with request_scope(request):
+            context = ExecutionContext("r", "w", discussion.folder.discussion_id, {}, messages, False, request=request)
+            file_memories.FileMemoryPass(context, discussion.settings, discussion.folder).run()
+    assert "sources" not in discussion.document("memories.json")[0]
+    discussion.set()
+    assert discussion.send(ALL) == [P1, P2, of("m20-m32")]
+    edited = chat("m0-m4", "x", "m6-m36")
+    discussion.send(edited)
+    assert discussion.shown(edited) == [of("m0-m4", "x", "m6-m9"), P2, of("m20-m32")]
+
+
+def test_an_entry_without_keys_is_always_shown(discussion: Discussion) -> None:
+    begun(discussion)
+    path = Path(discussion.folder.folder) / "memories.json"
+    content = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps([{"text_block": "by hand", "hash": "h"}, *content]), encoding="utf-8")
+    edited = chat("m0-m4", "x", "m6-m36")
+    assert discussion.send(edited) == ["by hand", P2, P3]
+    assert discussion.shown(ALL) == ["by hand", P1, P2, P3]
+
+
+def test_a_crash_between_the_two_files_loses_and_doubles_nothing(discussion: Discussion) -> None:
+    begun(discussion)
+    folder = Path(discussion.folder.folder)
+    before = (folder / "memories.json").read_bytes()
+    edited = chat("m0-m4", "x", "m6-m36")
+    discussion.send(edited)
+    (folder / "memories.json").write_bytes(before)
+    assert discussion.shown(ALL) == [P1, P2, P3]
+    assert discussion.send(edited) == [P2, P3]
+    assert discussion.shown(edited) == [of("m0-m4", "x", "m6-m9"), P2, P3]
+
+
+def test_an_answer_that_repeats_itself_is_not_asked_for_again(discussion: Discussion) -> None:
+    begun(discussion)
+    discussion.answer = P2
+    edited = chat("m0-m24", "x", "m26-m36")
+    for _ in range(4):
+        discussion.send(edited)
+    assert len(discussion.asked) == 2
+    assert discussion.shown(edited) == [P1, P2]
+
+
+def test_no_more_are_kept_elsewhere_than_wanted(discussion: Discussion) -> None:
+    begun(discussion)
+    discussion.set(keepElsewhere=1)
+    for number in range(4):
+        discussion.send(chat("m0-m4", f"x{number}", "m6-m36"))
+    assert len(discussion.document("memories_elsewhere.json")) == 1
+
+
+# -- the summary -------------------------------------------------------------------------------------------------------
+
+
+def summed_up(discussion: Discussion) -> None:
+    for count in (3, 13, 23, 33, 36):
+        discussion.send(ALL[:count])
+        discussion.sum_up(ALL[:count])
+    assert discussion.summary(ALL) == [P1, P2, P3]
+    assert len(discussion.folded) == (0 if discussion.room else 3)
+    discussion.folded.clear()
+
+
+@table("room", [0, 100_000])
+def test_a_summary_follows_an_edit_and_a_return(
+    discussion: Discussion, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    discussion = Discussion(monkeypatch)
+    discussion.room = room
+    summed_up(discussion)
+    edited = chat("m0-m14", "x", "m16-m36")
+    changed = of("m10-m14", "x", "m16-m19")
+    # At once without what is gone, and with what is still true.
+    assert discussion.summary(edited) == [P1, P3]
+    discussion.send(edited)
+    assert discussion.summary(edited) == [P1, changed, P3]
+    assert discussion.sum_up(edited) == [P1, changed, P3]
+    assert len(discussion.folded) == (0 if room else 1)
+    # The old branch again: without a call.
+    discussion.folded.clear()
+    discussion.send(ALL)
+    assert discussion.sum_up(ALL) == [P1, P2, P3]
+    assert discussion.sum_up(edited) == [P1, changed, P3]
+    assert discussion.folded == []
+    assert discussion.document("chat_summary.json")[0]["text_block"] == "\n".join([P1, changed, P3])
+
+
+def test_an_edit_without_an_earlier_version_shows_the_memories(discussion: Discussion) -> None:
+    summed_up(discussion)
+    path = Path(discussion.folder.folder) / "summary_versions.json"
+    versions = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps(versions[-1:]), encoding="utf-8")
+    edited = chat("m0-m4", "x", "m6-m36")
+    assert discussion.summary(edited) == [P2, P3]
+    discussion.send(edited)
+    assert discussion.sum_up(edited) == [of("m0-m4", "x", "m6-m9"), P2, P3]
+    assert len(discussion.folded) == 1
+
+
+def test_the_text_of_a_user_outranks_an_edit(discussion: Discussion) -> None:
+    summed_up(discussion)
+    path = Path(discussion.folder.folder) / "chat_summary.json"
+    content = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps([{**content[0], "text_block": "by hand"}]), encoding="utf-8")
+    assert discussion.summary(ALL) == ["by hand"]
+    edited = chat("m0-m14", "x", "m16-m36")
+    assert discussion.summary(edited) == ["by hand"]
+    discussion.send(edited)
+    changed = of("m10-m14", "x", "m16-m19")
+    assert discussion.sum_up(edited) == ["by hand", changed]
+    assert discussion.summary(ALL) == ["by hand"]
+
+
+def test_a_summary_of_an_older_version_goes_on(discussion: Discussion) -> None:
+    summed_up(discussion)
+    for name in ("summary_versions.json", "follow.json"):
+        (Path(discussion.folder.folder) / name).unlink()
+    assert discussion.summary(ALL) == [P1, P2, P3]
+    assert discussion.sum_up(ALL) == [P1, P2, P3]
+    assert discussion.folded == []
+    assert discussion.summary(chat("m0-m4", "x", "m6-m36")) == [P2, P3]
+
+
+# -- whatever users do -------------------------------------------------------------------------------------------------
+
+
+@table(("repeated", "room"), [(0.0, 0), (0.4, 0), (0.4, 100_000)])
+def test_whatever_a_user_does_memories_follow(
+    discussion: Discussion, monkeypatch: pytest.MonkeyPatch, repeated: float, room: int
+) -> None:
+    for seed in range(amount(1, 12)):
+        discussion = Discussion(monkeypatch, maxMessagesBetweenChunks=5)
+        discussion.room = room
+        user = Chat(
+            random.Random(seed), repeated, greeting="Good evening, traveller. What brings you to the mill?", shortest=14
+        )
+        for step in range(40):
+            operation = user.anything()
+            texts = [text for _, text in user.messages]
+            where = f"seed {seed}, step {step}, {operation}"
+            assert not _strangers(discussion.summary(user.messages), texts), where
+            before = discussion.send(user.messages)
+            assert not _strangers(before, texts), where
+            after = discussion.shown(user.messages)
+            told = _told(after)
+            assert not _strangers(after, texts), where
+            unique = [text for text in told if texts.count(text) == 1]
+            assert len(unique) == len(set(unique)), where
+            last = max((texts.index(text) for text in unique), default=-1)
+            missing = [text for text in texts[: last + 1][: len(texts) - 3] if text not in told]
+            assert not missing, where
+            discussion.sum_up(user.messages)
+            assert _told(discussion.summary(user.messages)) == told, where
+        assert len(discussion.asked) == len(set(discussion.asked)), seed
+        assert len(discussion.folded) == len(set(discussion.folded)), seed
+
+
+def _told(shown: list[str]) -> list[str]:
+    return [text for one in shown for text in re.sub("^<|>$", "", one).split(" / ")]
+
+
+def _strangers(shown: list[str], texts: list[str]) -> list[str]:
+    return [text for text in _told(shown) if text not in texts]
