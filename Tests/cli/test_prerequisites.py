@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -37,7 +38,10 @@ def run(*words: str, folder: str) -> subprocess.CompletedProcess[str]:
 
 def last_word(line: str) -> str:
     """The last word of a command line; the project's folder may have a space in its name."""
-    return shlex.split(line, posix=os.name != "nt")[-1].strip('"')
+    if os.name != "nt":
+        return shlex.split(line)[-1]
+    # On Windows, quotation marks begin anywhere in a word, and a backslash is part of it.
+    return re.findall(r'(?:"[^"]*"|[^\s"])+', line)[-1].replace('"', "")
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
