@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, TypedDict, get_args
 
 from Middleware.addons.discussions.discussion_reader import Reader, metadata_of
 from Middleware.addons.discussions.editing import Kind, MemoryKey, NoSuchMemoryError
+from Middleware.addons.discussions.unwritten import Unwritten, unwritten
 from Middleware.exceptions import DataKeyError, StoredDataError
 from Middleware.services.memory.memory_search import VectorSearch, search_memories
 from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE, MemoryStore
@@ -43,7 +44,8 @@ class Page(TypedDict):
     """Some texts of a part, newest first.
 
     ``next``: the number before which older ones follow; None at the oldest. ``problem``: why the part cannot be
-    shown, "" if it can; ``locked``: because it is encrypted.
+    shown, "" if it can; ``locked``: because it is encrypted. ``unwritten``: of how many messages there is no searchable
+    memory, "" for none; ``conspicuous``: that is more than small talk.
     """
 
     part: Part
@@ -52,6 +54,8 @@ class Page(TypedDict):
     next: int | None
     problem: str
     locked: bool
+    unwritten: str
+    conspicuous: bool
 
 
 def page(reader: Reader, part: Part, limit: int, before: int | None = None, words: str = "") -> Page:
@@ -59,7 +63,16 @@ def page(reader: Reader, part: Part, limit: int, before: int | None = None, word
 
     ``words``: only those that a search for them finds, best first. Faults in the files raise no error.
     """
-    shown: Page = {"part": part, "entries": [], "total": 0, "next": None, "problem": "", "locked": False}
+    shown: Page = {
+        "part": part,
+        "entries": [],
+        "total": 0,
+        "next": None,
+        "problem": "",
+        "locked": False,
+        "unwritten": "",
+        "conspicuous": False,
+    }
     try:
         read: dict[Part, Callable[[], tuple[list[Entry], int]]] = {
             "summary": lambda: _single(_summary(reader)),
@@ -71,6 +84,8 @@ def page(reader: Reader, part: Part, limit: int, before: int | None = None, word
         if len(shown["entries"]) == limit and not words and part in ("memories", "searchable"):
             oldest = shown["entries"][-1]["number"]
             shown["next"] = oldest if oldest > 1 else None
+        if part == "searchable" and before is None and not words and (found := _unwritten(reader)):
+            shown["unwritten"], shown["conspicuous"] = str(found), found.is_conspicuous
     except DataKeyError:
         shown["problem"], shown["locked"] = reader.why_locked, True
     except (StoredDataError, OSError, sqlite3.Error) as error:
@@ -156,6 +171,13 @@ def _searchable(reader: Reader, limit: int, before: int | None, words: str) -> t
         else:
             rows = memories.newest(limit, before)
         return [_of_row(row) for row in rows], total
+
+
+def _unwritten(reader: Reader) -> Unwritten | None:
+    if not reader.discussion.has_memories:
+        return None
+    with reader.state.memories() as memories:
+        return unwritten(memories)
 
 
 def _of_row(row: MemoryRow) -> Entry:

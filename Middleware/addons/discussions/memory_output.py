@@ -15,6 +15,7 @@ from typing import Any
 from Middleware.addons.discussions.catalog import StoredDiscussion, discussion_roots
 from Middleware.addons.discussions.discussion_reader import ENCRYPTED, Reader
 from Middleware.addons.discussions.overview import Overview
+from Middleware.addons.discussions.unwritten import unwritten
 from Middleware.exceptions import DataKeyError, StoredDataError
 from Middleware.models.process import process
 from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE
@@ -166,6 +167,8 @@ def _searchable(reader: Reader, limit: int | None) -> Iterator[str]:
     if not reader.discussion.has_memories:
         return
     with reader.memories() as memories:
+        if found := unwritten(memories):
+            yield f"({found})"
         count = memories.counts()["memories"]
         start = max(0, count - (limit or count))
         yield from _left_out(start)

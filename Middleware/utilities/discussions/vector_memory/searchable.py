@@ -215,6 +215,10 @@ class SearchableMemories(ABC):
         for row in self._rows(MOST_ROWS if limit < 0 else row_limit(limit), row_limit(offset)):
             yield self._in_clear(row)
 
+    def dates(self) -> list[str]:
+        """Return when the memories were added, as stored."""
+        return [row["date_added"] for row in self._rows(MOST_ROWS, 0)]
+
     def newest(self, limit: int, before: int | None = None) -> list[MemoryRow]:
         """Return the newest memories, of those with an id below ``before``, newest first."""
         rows = self._newest_rows(row_limit(limit), MOST_ROWS if before is None else row_limit(before))

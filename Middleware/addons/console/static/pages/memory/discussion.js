@@ -62,6 +62,7 @@ export default function Discussion({ path: [id], query }) {
       <${Loaded} from=${entries}>${(data) => html`
         ${data.problem && html`<p class="note">${data.locked
           ? "This is encrypted with the key of its client. Sign in with that key to read it." : data.problem}</p>`}
+        ${data.unwritten && html`<p class="note ${data.conspicuous ? "warning" : ""}">${data.unwritten}</p>`}
         ${search && !entries.loading && html`<p class="note" role="status">${
           data.entries.length ? `${count(data.entries.length)} found` : "None found"}, ${chosen.found}</p>`}
         ${!data.problem && !data.entries.length && !search && html`<p class="note">${chosen.none}</p>`}
