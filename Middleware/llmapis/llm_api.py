@@ -23,6 +23,7 @@ from Middleware.llmapis.call_queue import Turn
 from Middleware.llmapis.call_turns import loaded_stand_in, turn_for
 from Middleware.llmapis.call_watch import CallWatch
 from Middleware.llmapis.endpoint_file import EndpointFile, mistake
+from Middleware.llmapis.guarded_calls import guard_of_calls, guarded_answer
 from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BaseLlmApiHandler
@@ -83,7 +84,7 @@ class LlmApiService:
         self.presetname = presetname
         self.max_tokens = max_tokens
         self.streaming = stream
-        self._state = state
+        self._state, self._guard = state, None if stream else guard_of_calls()
         self._file = EndpointFile.load(endpoint)
         self.endpoint_config, self.type = self._file.config, self._file.type
         self._handler_type = self._handler_class()
@@ -291,7 +292,7 @@ class LlmApiService:
         self._name_for_the_log()
         try:
             if turn is None:
-                return self._handler.handle_non_streaming(sent)
+                return self._complete(self._handler, self._scope, sent)
             # Its place is free again before a backup is called; holding two could block both queues.
             return turn.run(lambda scope: self._generate_in_turn(turn, scope, call, sent))
         except _NO_FAILOVER:
@@ -313,7 +314,12 @@ class LlmApiService:
             request = current_request()
             _count(self.outcome.usage, 0.0, current_node(request), request)
         service, sent = self._called(turn, call, sent)
-        return service._handler_for(scope).handle_non_streaming(sent)
+        return service._complete(service._handler_for(scope), scope, sent)
+
+    def _complete(self, handler: BaseLlmApiHandler, scope: CancelScope | None, sent: Prompt) -> Answer:
+        if self._guard is None:
+            return handler.handle_non_streaming(sent)
+        return guarded_answer(handler, sent, self._guard, scope, self.endpoint_name)
 
     def _called(self, turn: Turn, call: Prompt, sent: Prompt) -> tuple[LlmApiService, Prompt]:
         """Return the service that a turn has come to, and the prompt in its form: perhaps one that stands in."""
@@ -421,7 +427,7 @@ class LlmApiService:
             process().one(SamplerResolver).resolve(self.endpoint_name, endpoint, api_type, self.presetname),
             endpoint,
             api_type,
-            self.streaming,
+            self.streaming or self._guard is not None,
             self.max_tokens,
         )
         return dataclasses.replace(

@@ -25,6 +25,7 @@ from Middleware.services.memory.memory_settings import (
 from Middleware.utilities.config.check import KeyCheck, Severity, no_effect, quoted
 from Middleware.utilities.config.declarations import KeyTable, read_settings, settings_keys
 from Middleware.utilities.config.json_source import child
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.node import PROMPT_KEYS
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
@@ -43,6 +44,8 @@ USER_KEYS = frozenset({MEMORY_KEY, COMPACTOR_KEY, "fileMemoryToolWorkflow", *HEL
 # The columns of the search index that a search weighs.
 WEIGHT_COUNT = 5
 LIMIT, VECTOR_LIMIT = "maxResponseSizeInTokens", "vectorMemoryMaxResponseSizeInTokens"
+# Tokens: a memory is shorter. More is what a model that repeats itself costs, unless it thinks first.
+LONG_LIMIT = 1200
 CONDENSE_LIMIT = "condenseMemoriesMaxResponseSizeInTokens"
 T = TypeVar("T")
 
@@ -333,6 +336,7 @@ class _MemoryPaths:
         endpoint, preset = ("endpointName", settings.endpoint), ("preset", settings.preset)
         if self._direct_files:
             yield from call("writes memories", endpoint, preset)
+            yield from self._long_limit(LIMIT, settings.max_response_tokens, settings.endpoint)
         # The keys of a purpose count before the general ones.
         if self._direct_vector:
             own, own_preset = settings.vector_endpoint_name, settings.vector_preset_name
@@ -342,6 +346,7 @@ class _MemoryPaths:
                 ("vectorMemoryPreset", own_preset) if own_preset else preset,
                 VECTOR_LIMIT,
             )
+            yield from self._long_limit(VECTOR_LIMIT, settings.vector_max_response_tokens, own or settings.endpoint)
         if self._condenses:
             own, own_preset = settings.condense_endpoint_name, settings.condense_preset_name
             yield from call(
@@ -349,6 +354,18 @@ class _MemoryPaths:
                 ("condenseMemoriesEndpointName", own) if own else endpoint,
                 ("condenseMemoriesPreset", own_preset) if own_preset else preset,
                 LIMIT if settings.condense_response_tokens is None else CONDENSE_LIMIT,
+            )
+
+    def _long_limit(self, key: str, limit: int, endpoint: str) -> Iterator[Finding]:
+        content = self._check.lookups.endpoint_config(endpoint) if endpoint else None
+        if limit > LONG_LIMIT and content is not None and not ENDPOINT.flag(content, "removeThinking"):
+            yield self._check.finding(
+                "warning",
+                key,
+                f"'{key}' is {limit}, more than memories need: a small model that repeats itself keeps the server busy "
+                "until then",
+                f"at most {LONG_LIMIT}, such as 500; more only for a model that thinks first, whose endpoint has "
+                "'removeThinking'",
             )
 
     def _prompts(self) -> Iterator[Finding]:

@@ -94,11 +94,36 @@ PLAIN, OF_VECTORS, OF_JOINING = (
     ],
 )
 def test_longest_answer_and_window(lab: MemoryChecks, settings: dict[str, Any], key: str) -> None:
-    lab.endpoint("Main", {"maxContextTokenSize": 4096})
+    lab.endpoint("Main", {"maxContextTokenSize": 4096, "removeThinking": True})
     lab.endpoint("Small", {"maxContextTokenSize": 512})
     found = lab.with_settings(settings)
     assert places(found) == ([("warning", FILE, key)] if key else [])
     assert all("no room is left for the prompt" in finding.message for finding in found)
+
+
+@table(
+    ("settings", "thinks", "key"),
+    [
+        ({**GOOD, PLAIN: 1200}, False, ""),
+        ({**GOOD, PLAIN: 1201}, False, PLAIN),
+        ({**GOOD, PLAIN: "1500"}, False, PLAIN),
+        ({**GOOD, PLAIN: 1500}, True, ""),
+        ({**VECTOR, OF_VECTORS: 1201}, False, OF_VECTORS),
+        ({**VECTOR, OF_VECTORS: 1201}, True, ""),
+        ({**VECTOR, "vectorMemoryEndpointName": "Other", OF_VECTORS: 1500}, True, OF_VECTORS),
+        ({**VECTOR, PLAIN: 1500}, False, ""),
+        ({**GOOD, OF_VECTORS: 1500}, False, ""),
+        ({**VECTOR, "vectorMemoryWorkflowName": "Helper", OF_VECTORS: 1500}, False, ""),
+    ],
+)
+def test_an_answer_may_be_longer_than_memories_are(
+    lab: MemoryChecks, settings: dict[str, Any], thinks: bool, key: str
+) -> None:
+    lab.endpoint("Main", {"removeThinking": thinks})
+    lab.endpoint("Other", {})
+    found = lab.with_settings(settings)
+    assert places(found) == ([("warning", FILE, key)] if key else [])
+    assert all("a small model that repeats itself" in finding.message for finding in found)
 
 
 def test_longest_summary_of_the_compactor_and_window(lab: MemoryChecks) -> None:

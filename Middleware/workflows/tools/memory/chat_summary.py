@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Unpack
 
 from Middleware.exceptions import ConfigValueError, UnreadableDataError
+from Middleware.llmapis.guarded_calls import guarded_calls
 from Middleware.services.llm_calls.direct_calls import answer_text, raise_if_cancelled, text_to_keep, without_streaming
 from Middleware.services.llm_calls.prompt_parts import example_answers, prompt_templates
 from Middleware.services.llm_dispatch_service import LLMDispatchService
@@ -156,22 +157,23 @@ class ChatSummarizer:
                 json_path="endpointName",
                 expected="the name of a file in Endpoints",
             )
-        handler = without_streaming(context.llm_handler, context.request.cancel_scope)
-        node = dict(context.config)
-        variables = context.workflow_variable_service
-        assert variables is not None
-        images, most = NODE.flag(node, "acceptImages"), NODE.value(node, "maxImagesToSend")
-        result = LLMDispatchService.dispatch(
-            dataclasses.replace(
-                context,
-                config=node,
-                llm_handler=handler,
-                stream=False,
-                workflow_variable_service=_WithMarkers(variables, markers),
-            ),
-            llm_takes_images=images,
-            max_images=most if images and isinstance(most, int) else 0,
-        )
+        with guarded_calls():
+            handler = without_streaming(context.llm_handler, context.request.cancel_scope)
+            node = dict(context.config)
+            variables = context.workflow_variable_service
+            assert variables is not None
+            images, most = NODE.flag(node, "acceptImages"), NODE.value(node, "maxImagesToSend")
+            result = LLMDispatchService.dispatch(
+                dataclasses.replace(
+                    context,
+                    config=node,
+                    llm_handler=handler,
+                    stream=False,
+                    workflow_variable_service=_WithMarkers(variables, markers),
+                ),
+                llm_takes_images=images,
+                max_images=most if images and isinstance(most, int) else 0,
+            )
         raise_if_cancelled(context.request.cancel_scope)
         if not isinstance(result, str):
             return ""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from Middleware.exceptions import ConfigValueError, DataKeyError, StoredDataError
+from Middleware.llmapis.guarded_calls import guarded_calls
 from Middleware.models.process import process
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.llm_calls.prompt_parts import EXAMPLES, example_answers, prompt_templates
@@ -200,7 +201,8 @@ class MemoryWriter:
         settings = self._settings
         if settings.file_workflow:
             inputs = (text, known.recent, known.full, known.summary)
-            return text_of_helper(self._context, settings.file_workflow, inputs)
+            with guarded_calls():
+                return text_of_helper(self._context, settings.file_workflow, inputs)
         if not (settings.system_prompt.strip() or settings.prompt.strip()):
             raise ConfigValueError(
                 "the memory settings hold no prompt",

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from Middleware.exceptions import ConfigValueError, UnreadableDataError, WilmerError
 from Middleware.llmapis.backend_errors import log_text, public_text
+from Middleware.llmapis.guarded_calls import guarded_calls
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.messages import Message
 from Middleware.services.llm_calls.direct_calls import (
@@ -259,6 +260,7 @@ class MemoryCall:
         conversation.
         max_tokens: the longest answer.
         parts: keys of a node that add late texts and example turns.
+        lines: each line of the answer is one sentence.
 
     Attributes:
         was_cut_off: the last answer ended at the limit of its length.
@@ -274,12 +276,14 @@ class MemoryCall:
         preset: str,
         max_tokens: int,
         parts: Mapping[str, object] = MappingProxyType({}),
+        lines: bool = False,
     ) -> None:
         messages = without_later_systems(raw_messages(context))
         # A settings file has several prompts, and the parts of one would be added to all of them.
         self._settings = {**{key: value for key, value in settings.items() if key not in PART_KEYS}, **parts}
         self._context = dataclasses.replace(context, config=dict(self._settings), messages=messages)
         self._endpoint, self._preset, self._max_tokens = endpoint, preset, max_tokens
+        self._lines = lines
 
     def _load(self) -> LlmHandler:
         # Again for each call: between two calls of a pass, another endpoint may begin to stand in.
@@ -311,8 +315,9 @@ class MemoryCall:
 
     def _kept(self, send: Callable[[LlmHandler], str]) -> str:
         raise_if_cancelled(self._context.request.cancel_scope)
-        handler = self._load()
-        answer = send(handler)
+        with guarded_calls(self._lines):
+            handler = self._load()
+            answer = send(handler)
         self.was_cut_off = finish_reason_of(handler) == "length"
         raise_if_cancelled(self._context.request.cancel_scope)
         return text_to_keep(answer, handler)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.llmapis.backend_errors import public_text
+from Middleware.llmapis.guarded_calls import guarded_calls
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import STATE_FILE, MemoryStore
@@ -57,7 +58,8 @@ def raise_if_request_ended(error: Exception, context: ExecutionContext) -> None:
 def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryStore, facts: Sequence[str]) -> None:
     current = store.state_document()
     listed = "\n".join(f"- {' '.join(fact.splitlines())}" for fact in facts)
-    answer = text_of_helper(context, settings.state_workflow, (listed, current)).strip()
+    with guarded_calls():
+        answer = text_of_helper(context, settings.state_workflow, (listed, current)).strip()
     answer = _unfenced(clean_memory(answer, helper_prompts(context, settings.state_workflow)))
     name = store.state.display(STATE_FILE)
     if problem := problem_with(answer):

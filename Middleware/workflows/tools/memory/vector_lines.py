@@ -51,7 +51,7 @@ _QUOTES = "\"'“”„‟«»‹›「」『』`"
 _TAG_LINE = re.compile(r"<[^<>]*>\Z")
 # A line that ends so goes on: a heading, or what was cut off.
 _UNENDED = re.compile(r"[-,:;(\[{/–—=&+，、：；]\Z")
-_CLOSED = re.compile(r"[.!?…。！？)\]}\"'”’»」』]\Z")
+_CLOSED = re.compile(r"[.!?…;。！？；)\]}\"'”’»」』]\Z")
 _SENTENCE_START = re.compile(r"(?:\A|[.!?…:\n>\"'“„«(*•-])\s*\Z")
 
 
@@ -162,7 +162,8 @@ def _lines(text: str, reading: Reading) -> Iterator[str]:
         yield from filter(None, map(_decoded, summaries[:MOST_ITEMS]))
     elif not _OBJECT.match(text):
         lines = [*filter(None, _bare_lines(text))][:MOST_ITEMS]
-        yield from lines[:-1] if _ends_early(lines, reading) else lines
+        # Models separate lines as if they were one sentence.
+        yield from (line.rstrip(",; ") for line in (lines[:-1] if _ends_early(lines, reading) else lines))
 
 
 def _decoded(inside: str) -> str:
@@ -198,7 +199,7 @@ def _ends_early(lines: Sequence[str], reading: Reading) -> bool:
     if not lines or _CLOSED.search(lines[-1]):
         return False
     said, last = _Vocabulary(reading.excerpt), (index_words(lines[-1]) or [""])[-1]
-    if reading.cut_off:
+    if reading.cut_off or lines[-1].endswith(","):
         return True
     if is_pair(last) or last in said:
         return False

@@ -21,6 +21,7 @@ from Middleware.exceptions import (
     StoredDataError,
 )
 from Middleware.llmapis.backend_errors import public_text
+from Middleware.llmapis.guarded_calls import guarded_calls
 from Middleware.models.messages import Message
 from Middleware.services.llm_calls.prompt_parts import EXAMPLES, prompt_templates
 from Middleware.services.memory.embedding_service import PASSING_STATUSES, embed_new_rows
@@ -296,7 +297,8 @@ class ChunkWriter:
         """Return the answer for the text of a chunk, and the memories in it; ``again``: in the other form."""
         settings = self._settings
         if settings.vector_workflow:
-            answer = text_of_helper(self._context, settings.vector_workflow, (text,))
+            with guarded_calls(settings.vector_format == LINES_FORMAT):
+                answer = text_of_helper(self._context, settings.vector_workflow, (text,))
             if settings.vector_format == JSON_FORMAT:
                 return answer, parse_memories(answer)
             prompts = helper_prompts(self._context, settings.vector_workflow)
@@ -307,7 +309,7 @@ class ChunkWriter:
         if examples is None:
             examples = form.examples if built_in else ()
         system, prompt = settings.vector_system_prompt or form.system_prompt, settings.vector_prompt or form.prompt
-        call = self._call(examples)
+        call = self._call(examples, lines)
         answer = call.ask(system, prompt, {TEXT_CHUNK: text})
         if not (lines or built_in):
             return answer, parse_memories(answer)
@@ -317,7 +319,7 @@ class ChunkWriter:
             Reading(restore_braces(text), built_in, self._names, [*map(restore_braces, shown)], call.was_cut_off),
         )
 
-    def _call(self, examples: object) -> MemoryCall:
+    def _call(self, examples: object, lines: bool) -> MemoryCall:
         settings = self._settings
         return MemoryCall(
             self._context,
@@ -326,6 +328,7 @@ class ChunkWriter:
             settings.vector_preset,
             settings.vector_max_response_tokens,
             {EXAMPLES: examples} if examples else {},
+            lines,
         )
 
     def _store(self, items: Sequence[Item], chunk: Chunk) -> None:

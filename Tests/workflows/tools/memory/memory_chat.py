@@ -12,6 +12,7 @@ from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
+from Middleware.workflows.events import EngineListener
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.backend_dialects import embed
 from Tests.stub_backend import Reply, chat_reply
@@ -65,7 +66,11 @@ class MemoryChat:
         return chat_reply(self.answers(last_text(request)))
 
     def within(
-        self, messages: list[Message], work: Callable[[ExecutionContext], Any], request: RequestContext | None = None
+        self,
+        messages: list[Message],
+        work: Callable[[ExecutionContext], Any],
+        request: RequestContext | None = None,
+        listener: EngineListener | None = None,
     ) -> None:
         """Run ``work`` as a node of a workflow that sees ``messages``."""
         self.lab.request = request or RequestContext(request_id="r-1")
@@ -75,6 +80,7 @@ class MemoryChat:
                     self.lab,
                     "Main",
                     *messages,
+                    listener=listener,
                     discussion_id=self.discussion_id,
                     probes={PROBE: Probe(lambda context: work(context) or "")},
                 )

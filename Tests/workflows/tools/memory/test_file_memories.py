@@ -94,6 +94,7 @@ def test_chunks_come_in_order(lab: MemoryLab) -> None:
 
 
 def test_text_makes_memories_without_a_file(lab: MemoryLab) -> None:
+    lab.backend.responder = lambda request: chat_reply("A thousand words.")
     lab.remember([user(WORD), *chat(3)])
     assert len(lab.stored()) == 1
 
@@ -102,6 +103,7 @@ def test_text_makes_memories_without_a_file(lab: MemoryLab) -> None:
     ("level", "size", "count"), [(None, 1571, 1), (None, 1572, 0), ("balanced", 1258, 0), ("balanced", 1257, 1)]
 )
 def test_level_and_threshold(lab: MemoryLab, level: str | None, size: int, count: int) -> None:
+    lab.backend.responder = lambda request: chat_reply("A thousand words.")
     lab.settings(chunkEstimatedTokenSize=size, wilmerContextEstimationLevel=level)
     lab.remember([user(WORD), *chat(3)])
     assert len(lab.stored()) == count

@@ -107,6 +107,7 @@ def built_in(excerpt: str, cut_off: bool = False, speakers: tuple[str, ...] = ()
         (f"{LEDGER}\nMehmet lives around the corner", [LEDGER, "Mehmet lives around the corner"]),
         (f"{LEDGER}\nMara, Tobias and Ines know about the ledger-", [LEDGER]),
         (f"{LEDGER}\nMara hid the ledger under the floor,", [LEDGER]),
+        (f"{LEDGER[:-1]};\n{LANTERN[:-1]},\n{BOAT[:-1]};", [LEDGER[:-1], LANTERN[:-1], BOAT[:-1]]),
         (" ".join(["ledger"] * 121) + f"\n{LEDGER}", [LEDGER]),
     ],
 )
