@@ -177,7 +177,7 @@ def _bare_lines(text: str) -> Iterator[str]:
     number = 0
     for line in text.splitlines():
         bare = line.strip()
-        if bare.startswith(("```", "#")) or _JSON_REST.match(bare) or _TAG_LINE.match(bare):
+        if bare.startswith(("```", "#", "---")) or _JSON_REST.match(bare) or _TAG_LINE.match(bare):
             continue
         if mark := _BULLET.match(bare):
             bare = bare[mark.end() :]

@@ -54,6 +54,7 @@ def built_in(excerpt: str, cut_off: bool = False, speakers: tuple[str, ...] = ()
         (f'"{LEDGER}"\n“{LANTERN}”\n- "{BOAT}",', [LEDGER, LANTERN, BOAT]),
         (f"**Fact:** {LEDGER}\n**{LANTERN}**", [LEDGER, LANTERN]),
         (f"Here are the facts about the ledger:\n\n{LEDGER}\n\n{LANTERN}\n", [LEDGER, LANTERN]),
+        (f"--- Thursday, 12 March 2026 ---\n{LEDGER}", [LEDGER]),
         (f"# Facts of the old mill in Ghent\n{LEDGER}", [LEDGER]),
         (f"```\n{LEDGER}\n{LANTERN}\n```", [LEDGER, LANTERN]),
         (f"```text\n- {LEDGER}\n```", [LEDGER]),
