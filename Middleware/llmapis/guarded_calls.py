@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from Middleware.llmapis.handlers.base.backend_call import Prompt
 from Middleware.models.cancel_scope import CancelScope
@@ -21,39 +21,60 @@ logger = logging.getLogger(__name__)
 REPETITION = "repetition"
 """The finish reason of an answer that was ended because it repeated itself."""
 
-# Whether a line of the answers is one sentence; None: calls are not guarded.
-_guarded: ContextVar[bool | None] = ContextVar("wilmer_guarded_calls", default=None)
+
+class Guard(NamedTuple):
+    """How the complete answers of calls are guarded.
+
+    Attributes:
+        streams: they are read as streams, so that the server can be stopped; else they are cut when they are there.
+        lines: as of ``RepetitionGuard``.
+    """
+
+    streams: bool
+    lines: bool = False
 
 
-class _Streams(Protocol):
+_guarded: ContextVar[Guard | None] = ContextVar("wilmer_guarded_calls", default=None)
+
+
+class _Handler(Protocol):
     outcome: LlmOutcome
 
     def handle_streaming(self, prompt: Prompt) -> Iterator[Chunk]: ...
 
+    def handle_non_streaming(self, prompt: Prompt) -> Answer: ...
+
 
 @contextlib.contextmanager
-def guarded_calls(lines: bool = False) -> Iterator[None]:
-    """Guard the complete answers of all calls inside, those of workflows too; see ``RepetitionGuard`` for ``lines``."""
-    token = _guarded.set(lines)
+def guarded_calls(streams: bool, lines: bool = False) -> Iterator[None]:
+    """Guard the complete answers of all calls inside, those of workflows too; the arguments are those of ``Guard``."""
+    token = _guarded.set(Guard(streams, lines))
     try:
         yield
     finally:
         _guarded.reset(token)
 
 
-def guard_of_calls() -> bool | None:
-    """Return ``lines`` of the guard around this call; None without one."""
+def guard_of_calls() -> Guard | None:
+    """Return the guard around this call; None without one."""
     return _guarded.get()
 
 
 def guarded_answer(
-    handler: _Streams, prompt: Prompt, lines: bool, scope: CancelScope | None, endpoint_name: str
+    handler: _Handler, prompt: Prompt, how: Guard, scope: CancelScope | None, endpoint_name: str
 ) -> Answer:
     """Return the complete answer up to where it repeats itself, where the call is stopped; "" for a cancelled call.
 
     A server that answers with a whole JSON object is not stopped, but its answer is cut in the same way.
     """
-    guard = RepetitionGuard(lines)
+    guard = RepetitionGuard(how.lines)
+    if not how.streams:
+        answer = handler.handle_non_streaming(prompt)
+        # An answer with tool calls is no text to keep.
+        if not isinstance(answer, str):
+            return answer
+        guard.add(answer)
+        return _ended(guard, handler.outcome, endpoint_name)
     calls: list[ToolCall] = []
     reasoning: list[str] = []
     stream = handler.handle_streaming(prompt)
@@ -70,14 +91,20 @@ def guarded_answer(
             close()
     if scope is not None and scope.cancelled:
         return ""
-    text, outcome = guard.end(), handler.outcome
+    outcome = handler.outcome
     outcome.reasoning = outcome.reasoning or "".join(reasoning)
-    if guard.found:
-        outcome.finish_reason = REPETITION
-        _warn(endpoint_name, guard.found)
+    text = _ended(guard, outcome, endpoint_name)
     if not calls:
         return text
     return {"content": text, "tool_calls": assembled(calls), "finish_reason": outcome.finish_reason or "tool_calls"}
+
+
+def _ended(guard: RepetitionGuard, outcome: LlmOutcome, endpoint_name: str) -> str:
+    text = guard.end()
+    if guard.found:
+        outcome.finish_reason = REPETITION
+        _warn(endpoint_name, guard.found)
+    return text
 
 
 def _warn(endpoint_name: str, found: str) -> None:

@@ -427,7 +427,7 @@ class LlmApiService:
             process().one(SamplerResolver).resolve(self.endpoint_name, endpoint, api_type, self.presetname),
             endpoint,
             api_type,
-            self.streaming or self._guard is not None,
+            self.streaming or (self._guard is not None and self._guard.streams),
             self.max_tokens,
         )
         return dataclasses.replace(

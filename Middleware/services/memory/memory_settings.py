@@ -24,6 +24,7 @@ KEYWORD, SEMANTIC, HYBRID = "keyword", "semantic", "hybrid"
 JSON_FORMAT, LINES_FORMAT = "json", "lines"
 # Whether memories of other conversations with the same discussion id are shown:
 SHOW, HIDE = "show", "hide"
+_NEWER_KEYS = ("rememberMessages", "addDatesToTextChunk", "vectorMemoryFormat", "vectorMemoryExampleTurns")
 # The markers in prompts: the memories to condense, and what a summary is made of.
 BATCH = "[MemoriesToCondense]"
 CURRENT_SUMMARY = "[CHAT_SUMMARY]"
@@ -328,6 +329,11 @@ class MemorySettings:
         return self.vector_preset_name or self.preset
 
     @property
+    def reads_streams(self) -> bool:
+        """Whether answers are read as streams: files without the newer keys keep their calls as they are."""
+        return reads_streams(self.raw)
+
+    @property
     def has_built_in_vector_prompts(self) -> bool:
         """Whether searchable memories are written with built-in prompts alone."""
         return not (self.vector_workflow or self.vector_system_prompt or self.vector_prompt)
@@ -353,6 +359,11 @@ class MemorySettings:
         """Seconds, those after the answer if the file does not say; None waits for ever."""
         seconds = LONGEST_WAIT_AFTER_ANSWER if self.lock_seconds is None else self.lock_seconds
         return seconds if seconds > 0 else None
+
+
+def reads_streams(raw: Mapping[str, object]) -> bool:
+    """Return whether a settings file has one of the keys with which ``init`` writes it."""
+    return any(raw.get(key) is not None for key in _NEWER_KEYS)
 
 
 def load_memory_settings() -> MemorySettings | None:

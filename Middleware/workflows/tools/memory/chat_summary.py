@@ -157,7 +157,7 @@ class ChatSummarizer:
                 json_path="endpointName",
                 expected="the name of a file in Endpoints",
             )
-        with guarded_calls():
+        with guarded_calls(quiet_memory_settings().reads_streams):
             handler = without_streaming(context.llm_handler, context.request.cancel_scope)
             node = dict(context.config)
             variables = context.workflow_variable_service

@@ -201,7 +201,7 @@ class MemoryWriter:
         settings = self._settings
         if settings.file_workflow:
             inputs = (text, known.recent, known.full, known.summary)
-            with guarded_calls():
+            with guarded_calls(settings.reads_streams):
                 return text_of_helper(self._context, settings.file_workflow, inputs)
         if not (settings.system_prompt.strip() or settings.prompt.strip()):
             raise ConfigValueError(

@@ -24,7 +24,7 @@ from Middleware.services.llm_calls.direct_calls import (
 )
 from Middleware.services.llm_calls.prompt_parts import PART_KEYS
 from Middleware.services.llm_service import LlmHandlerService
-from Middleware.services.memory.memory_settings import MemorySettings
+from Middleware.services.memory.memory_settings import MemorySettings, reads_streams
 from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE, MemoryStore
 from Middleware.services.memory_service import NO_SUMMARY, RECENT_MEMORIES
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
@@ -315,7 +315,7 @@ class MemoryCall:
 
     def _kept(self, send: Callable[[LlmHandler], str]) -> str:
         raise_if_cancelled(self._context.request.cancel_scope)
-        with guarded_calls(self._lines):
+        with guarded_calls(reads_streams(self._settings), self._lines):
             handler = self._load()
             answer = send(handler)
         self.was_cut_off = finish_reason_of(handler) == "length"

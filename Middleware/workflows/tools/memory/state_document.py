@@ -58,7 +58,7 @@ def raise_if_request_ended(error: Exception, context: ExecutionContext) -> None:
 def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryStore, facts: Sequence[str]) -> None:
     current = store.state_document()
     listed = "\n".join(f"- {' '.join(fact.splitlines())}" for fact in facts)
-    with guarded_calls():
+    with guarded_calls(settings.reads_streams):
         answer = text_of_helper(context, settings.state_workflow, (listed, current)).strip()
     answer = _unfenced(clean_memory(answer, helper_prompts(context, settings.state_workflow)))
     name = store.state.display(STATE_FILE)

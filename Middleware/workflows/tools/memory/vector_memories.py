@@ -297,7 +297,7 @@ class ChunkWriter:
         """Return the answer for the text of a chunk, and the memories in it; ``again``: in the other form."""
         settings = self._settings
         if settings.vector_workflow:
-            with guarded_calls(settings.vector_format == LINES_FORMAT):
+            with guarded_calls(settings.reads_streams, settings.vector_format == LINES_FORMAT):
                 answer = text_of_helper(self._context, settings.vector_workflow, (text,))
             if settings.vector_format == JSON_FORMAT:
                 return answer, parse_memories(answer)

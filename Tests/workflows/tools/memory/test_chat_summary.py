@@ -267,7 +267,7 @@ def test_jinja(lab: EngineLab, store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_answers_are_cleaned_once_and_read_as_a_stream(lab: EngineLab, store: MemoryStore, stream: bool) -> None:
+def test_answers_are_cleaned_once_and_never_streamed(lab: EngineLab, store: MemoryStore, stream: bool) -> None:
     remember(store, 3)
     lab.endpoint(
         "Main", {"removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>"}, lab.backend.url
@@ -276,7 +276,7 @@ def test_answers_are_cleaned_once_and_read_as_a_stream(lab: EngineLab, store: Me
     keys = {"removeCustomTextFromResponseStart": True, "responseStartTextToRemove": ["Sum:"]}
     assert run(lab, node(**keys), stream=stream) == "Sum: it"
     assert store.summary() == ("Sum: it", "h3")
-    assert [request.json["stream"] for request in lab.backend.requests] == [True]
+    assert [request.json["stream"] for request in lab.backend.requests] == [False]
 
 
 @pytest.mark.parametrize("prompt", ["[LATEST_MEMORIES]", "plain"])

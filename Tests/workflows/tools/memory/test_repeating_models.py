@@ -56,8 +56,11 @@ def chat_of(lab: EngineLab, way: str) -> MemoryChat:
         "vectorMemoryMaxMessagesBetweenChunks": 2,
         "chunkEstimatedTokenSize": 5,
         "lookbackStartTurn": 1,
+        "rememberMessages": True,
         **WAYS[way],
     }
+    lab.user(discussionDirectory=str(lab.root / "data"), discussionIdMemoryFileWorkflowSettings="Memory")
+    lab.write("Workflows/tester/Memory", {"rememberMessages": True})
     return chat
 
 
@@ -147,6 +150,20 @@ def test_a_back_end_that_does_not_stream(
         backend.responder = lambda request: chat_reply(answer)
         run(chat, way)
         assert kept(chat, way) == texts
+
+
+@pytest.mark.parametrize("newer", [True, None])
+def test_a_file_without_the_newer_keys_keeps_its_calls_as_they_are(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, newer: bool | None
+) -> None:
+    monkeypatch.setattr("Middleware.models.process._process", Process())
+    with StubBackend() as backend:
+        chat = chat_of(EngineLab(tmp_path_factory.mktemp("lab"), monkeypatch, backend), "files")
+        chat.raw["rememberMessages"] = newer
+        backend.responder = lambda request: chat_reply("".join(LINES))
+        run(chat, "files")
+        assert kept(chat, "files") == f"{LEDGER}\n{MILL}"
+        assert {request.json["stream"] for request in backend.requests} == {bool(newer)}
 
 
 @pytest.mark.parametrize("way", ["lines", "file workflow", "summary"])
