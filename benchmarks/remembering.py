@@ -39,8 +39,9 @@ import requests
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.remembering_sets import Conversation, Message, Question, own_conversations
-from Middleware.utilities.discussions.message_index.message_rows import MessageIndex, NewMessage
+from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
 from Middleware.utilities.discussions.message_index.ranking import Ranking, best
+from Middleware.utilities.discussions.message_index.row_writing import NewMessage
 from Middleware.utilities.discussions.message_index.terms import query_of
 from Middleware.utilities.discussions.vector_memory import VectorMemories
 

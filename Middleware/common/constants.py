@@ -51,6 +51,7 @@ VALID_NODE_TYPES = [
     "OfflineWikiApiTopNFullArticles",
     "PythonModule",
     "QualityMemory",
+    "Recall",
     "RecentMemory",
     "RecentMemorySummarizerTool",
     "SaveCustomFile",

@@ -74,6 +74,8 @@ class RequestContext:
         asked: the conversation as the client has sent it.
         said: the values of the client's fields with the time of a message, the best first.
         history: the messages as the outermost workflow got them.
+        remembered: which rows of the index of messages its messages are; set by the services, like ``config``.
+        delivered: returns the text of the answer, as far as the client has got it; None before the answer.
         via: the value of the header ``X-Wilmer-Via`` for the back-ends that are called for it; "" before the first.
         traceparent: the header of this name, with which a client says which trace the request belongs to; "" for none.
         trace: that trace, or one of its own; None where none are sent.
@@ -137,6 +139,8 @@ class RequestContext:
     asked: Sequence[Mapping[str, object]] = field(default=(), repr=False)
     said: SentTimes = field(default_factory=dict, repr=False)
     history: Sequence[Message] = field(default=(), repr=False)
+    remembered: object = field(default=None, repr=False)
+    delivered: Callable[[], str] | None = field(default=None, repr=False)
     via: str = ""
     traceparent: str = ""
     trace: TraceContext | None = None

@@ -9,7 +9,7 @@ from Middleware.models.llm_call import Observer
 from Middleware.models.request_context import RequestContext, current_request
 
 StepKind: TypeAlias = Literal["tool", "memory"]
-Store: TypeAlias = Literal["file", "summary", "vector", "state", "compactor"]
+Store: TypeAlias = Literal["file", "summary", "vector", "state", "compactor", "messages"]
 
 
 class Step:

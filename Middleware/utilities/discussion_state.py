@@ -12,12 +12,14 @@ from Middleware.utilities.encryption_utils import Cipher, KeySalt
 
 if TYPE_CHECKING:
     from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
+    from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
     from Middleware.utilities.discussions.vector_memory.searchable import SearchableMemories
 
 SHORT = ".lock"
 MEMORIES = ".memories.lock"
 COMPACTOR = ".compactor.lock"
 VECTOR_DATABASE = "vector_memory.db"
+MESSAGE_INDEX = "message_index.db"
 BACKUP = ".bak"
 """What the name of a document's copy ends with."""
 
@@ -93,6 +95,12 @@ class DiscussionState(Protocol):
 
     def memories(self, *, write: bool = False, scope: CancelScope | None = None) -> SearchableMemories:
         """Open the searchable memories for one pass; ``write`` creates them. Also raises sqlite3.Error."""
+
+    def messages(self, *, write: bool = False, scope: CancelScope | None = None) -> MessageIndex | None:
+        """Open the index of messages for one request; ``write`` creates it. None: this place has none.
+
+        Also raises sqlite3.Error.
+        """
 
 
 @dataclass(frozen=True)

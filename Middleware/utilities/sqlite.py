@@ -39,12 +39,14 @@ def set_pragma(connection: sqlite3.Connection, setting: str, scope: CancelScope 
 
 
 @contextlib.contextmanager
-def transaction(connection: sqlite3.Connection, scope: CancelScope | None = None) -> Iterator[None]:
+def transaction(
+    connection: sqlite3.Connection, scope: CancelScope | None = None, seconds: float = BUSY_SECONDS
+) -> Iterator[None]:
     """Run the block as a transaction without other writers; it is rolled back if the block raises."""
-    when_free(lambda: connection.execute("BEGIN IMMEDIATE"), scope)
+    when_free(lambda: connection.execute("BEGIN IMMEDIATE"), scope, seconds)
     try:
         yield
-        when_free(lambda: connection.execute("COMMIT"), scope)
+        when_free(lambda: connection.execute("COMMIT"), scope, seconds)
     except BaseException:
         # Closing the connection also ends the transaction; the first error says more than that of the ROLLBACK.
         with contextlib.suppress(sqlite3.Error):
@@ -53,12 +55,12 @@ def transaction(connection: sqlite3.Connection, scope: CancelScope | None = None
         raise
 
 
-def when_free(action: Callable[[], T], scope: CancelScope | None = None) -> T:
-    """Return the result of ``action``, tried for five seconds while others write.
+def when_free(action: Callable[[], T], scope: CancelScope | None = None, seconds: float = BUSY_SECONDS) -> T:
+    """Return the result of ``action``, tried for some seconds while others write.
 
     Raises the last ``sqlite3.Error`` after that, EarlyTerminationException when ``scope`` is cancelled.
     """
-    deadline = time.monotonic() + BUSY_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
         try:
             return action()

@@ -71,6 +71,7 @@ ALLOWED = {
     # The specification gives the words of the message.
     "Middleware/llmapis/handlers/base/stream_ends.py": ("cannot be told from a whole one",),
     "Middleware/llmapis/llm_api.py": ("stands in for '%s'",),
+    "Middleware/services/memory/recall.py": ("What fits best was said by",),
     # The forms of an irregular verb.
     "Middleware/utilities/stop_words.py": ("tell told",),
     # Prompts: another word may change what models answer.

@@ -28,6 +28,7 @@ from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.node import PROMPT_KEYS
 from Middleware.utilities.config.workflows import LoadedWorkflow
+from Middleware.utilities.said_times import NO_DATES, zone_named
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 
 # The keys of a node, which also apply in settings files, for LLM calls of their own.
@@ -108,6 +109,8 @@ class _Needs:
         """Yield the findings about settings files."""
         if self._types & {"QualityMemory", "RecentMemory", "FullChatSummary"}:
             yield from self._settings(MEMORY_KEY, "memory nodes write no memories", self._memory)
+        if "Recall" in self._types:
+            yield from self._settings(MEMORY_KEY, "Recall nodes find nothing", _recall)
         if "ContextCompactor" in self._types:
             yield from self._settings(COMPACTOR_KEY, "ContextCompactor nodes give an empty text", _compactor)
 
@@ -274,6 +277,29 @@ class SettingsCheck:
             )
 
 
+def _recall(check: SettingsCheck) -> Iterator[Finding]:
+    settings = check.read(MemorySettings)
+    if not settings.remember_messages and not settings.use_vector:
+        yield check.finding(
+            "warning",
+            "rememberMessages" if "rememberMessages" in check.file.content else "",
+            "neither rememberMessages nor useVectorForQualityMemory is on, so that Recall nodes find nothing",
+            '"rememberMessages": true',
+        )
+    yield from _time_zone(check, settings)
+
+
+def _time_zone(check: SettingsCheck, settings: MemorySettings) -> Iterator[Finding]:
+    zone = settings.time_zone
+    if zone and zone.casefold() != NO_DATES and zone_named(zone) is None:
+        yield check.finding(
+            "warning",
+            "timeZone",
+            f"the time zone {quoted(zone)} is unknown on this machine; dates are those of the server's time zone",
+            'a name such as "Europe/Berlin", or "none"',
+        )
+
+
 def _compactor(check: SettingsCheck) -> Iterator[Finding]:
     settings = check.read(CompactorSettings)
     yield from check.keys(CompactorSettings)
@@ -400,6 +426,7 @@ class _MemoryPaths:
 
     def _options(self) -> Iterator[Finding]:
         settings, check = self._settings, self._check
+        yield from _time_zone(check, settings)
         if settings.use_state_document and not settings.state_workflow:
             yield check.finding(
                 "error" if self._vector else "note",

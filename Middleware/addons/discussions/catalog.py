@@ -35,6 +35,7 @@ from Middleware.utilities.discussion_state import (
     BACKUP,
     COMPACTOR,
     MEMORIES,
+    MESSAGE_INDEX,
     SHORT,
     VECTOR_DATABASE,
     ListedDiscussion,
@@ -54,12 +55,13 @@ VERSION_FILES = (SUMMARY_VERSIONS_FILE,)
 JSON_FILES = PAIR_FILES + OBJECT_FILES + VERSION_FILES
 LOCK_FILES = (MEMORIES, COMPACTOR, SHORT)
 SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
+DATABASE_FILES = tuple(f"{name}{suffix}" for name in (VECTOR_DATABASE, MESSAGE_INDEX) for suffix in SQLITE_SUFFIXES)
 DATA_FILES = frozenset(
     (
         *JSON_FILES,
         STATE_FILE,
         *(f"{name}{BACKUP}" for name in (*JSON_FILES, STATE_FILE)),
-        *(f"{VECTOR_DATABASE}{suffix}" for suffix in SQLITE_SUFFIXES),
+        *DATABASE_FILES,
     )
 )
 NO_KEY = "none"

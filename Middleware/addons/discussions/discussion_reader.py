@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from Middleware.addons.discussions.catalog import (
+    DATABASE_FILES,
     LOCK_FILES,
-    SQLITE_SUFFIXES,
     DiscussionWithoutFiles,
     StoredDiscussion,
     StoredFile,
@@ -192,8 +192,7 @@ def export(reader: Reader) -> dict[str, Any]:
 def _name_in_export(reader: Reader, file: StoredFile) -> str:
     """Return the name without that of the discussion; "" for locks, databases and temporary files."""
     name = reader.discussion.name_of(file)
-    databases = {f"{VECTOR_DATABASE}{suffix}" for suffix in SQLITE_SUFFIXES}
-    return "" if name in LOCK_FILES or name in databases or name.endswith(".tmp") else name
+    return "" if name in LOCK_FILES or name in DATABASE_FILES or name.endswith(".tmp") else name
 
 
 def _content(reader: Reader, file: StoredFile) -> tuple[Any, str]:

@@ -218,6 +218,10 @@ class DatabaseDiscussion:
 
         return PostgresMemories(self._database, *self._names, write=write, cipher=self._cipher, scope=scope)
 
+    def messages(self, *, write: bool = False, scope: CancelScope | None = None) -> None:
+        # The database has no table of messages yet.
+        return None
+
     # -- documents -----------------------------------------------------------------------------------------------------
     def read(self, name: str) -> bytes | None:
         during_lock = self._during_lock

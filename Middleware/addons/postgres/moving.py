@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 from Middleware.addons.discussions.catalog import (
+    DATABASE_FILES,
     JSON_FILES,
     LOCK_FILES,
     SQLITE_SUFFIXES,
@@ -42,7 +43,7 @@ LOCK_SECONDS = 30.0
 Outcome: TypeAlias = Literal["moved", "known", "differs"]
 
 _CANONICAL = {f"{name}{suffix}".lower(): f"{name}{suffix}" for name in JSON_FILES for suffix in ("", BACKUP)}
-_NO_DOCUMENTS = frozenset((*LOCK_FILES, *(f"{VECTOR_DATABASE}{suffix}" for suffix in SQLITE_SUFFIXES)))
+_NO_DOCUMENTS = frozenset((*LOCK_FILES, *DATABASE_FILES))
 
 
 class Documents(Protocol):

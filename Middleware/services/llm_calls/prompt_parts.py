@@ -23,10 +23,10 @@ from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.prompt_extraction_utils import leading_systems
 from Middleware.utilities.text_utils import estimate_message, message_text, nearest, rough_estimate_token_length
 
-LATE_SYSTEM, LATE_INSTRUCTION, EXAMPLES = (
-    NODE[name].name for name in ("lateSystemPrompt", "lateInstruction", "exampleTurns")
+LATE_SYSTEM, FOR_NOW, LATE_INSTRUCTION, EXAMPLES = (
+    NODE[name].name for name in ("lateSystemPrompt", "lateSystemPromptForNow", "lateInstruction", "exampleTurns")
 )
-PART_KEYS = (LATE_SYSTEM, LATE_INSTRUCTION, EXAMPLES)
+PART_KEYS = (LATE_SYSTEM, FOR_NOW, LATE_INSTRUCTION, EXAMPLES)
 # Nodes of discussions; a place takes about 200 bytes.
 MAX_PLACES = 1000
 TURN_FORM = 'a list of objects such as {"user": "a message", "assistant": "its answer"}'
@@ -41,24 +41,27 @@ class PromptParts:
         late_instruction: stands behind it.
         examples: alternating messages of users and assistants, which stand before all others but the system prompt.
         node: the node of a discussion whose ``late_system`` stays where it first stood; None if it moves on.
+        for_now: stands in front of the newest user message as well, behind ``late_system``, and never stays.
     """
 
     late_system: str = ""
     late_instruction: str = ""
     examples: tuple[Message, ...] = ()
     node: tuple[object, ...] | None = None
+    for_now: str = ""
 
     @staticmethod
     def of(node: Mapping[str, object], fill: Callable[[str], str]) -> PromptParts:
         """Return the parts of ``node``; ``fill`` fills in the variables. Raises ConfigValueError for other shapes."""
         # Nearly every call is one of a node without parts, so this is not a loop.
-        if not (node.get(LATE_SYSTEM) or node.get(LATE_INSTRUCTION) or node.get(EXAMPLES)):
+        if not (node.get(LATE_SYSTEM) or node.get(FOR_NOW) or node.get(LATE_INSTRUCTION) or node.get(EXAMPLES)):
             return NO_PARTS
-        system, instruction = (
+        system, for_now, instruction = (
             fill(str(text)).strip() if (text := NODE.value(node, key)) else ""
-            for key in (LATE_SYSTEM, LATE_INSTRUCTION)
+            for key in (LATE_SYSTEM, FOR_NOW, LATE_INSTRUCTION)
         )
-        return PromptParts(system, instruction, tuple(_example_messages(node.get(EXAMPLES) or (), fill)))
+        examples = tuple(_example_messages(node.get(EXAMPLES) or (), fill))
+        return PromptParts(system, instruction, examples, for_now=for_now)
 
     def staying(self, context: NodeContext) -> PromptParts:
         """Return the parts so that the text in front stays at its message, if the node in ``context`` wants that."""
@@ -77,16 +80,22 @@ class PromptParts:
         """The estimated tokens that the parts take from the context window."""
         if self is NO_PARTS:
             return 0
-        return sum(map(rough_estimate_token_length, (self.late_system, self.late_instruction))) + sum(
+        texts = self.late_system, self.for_now, self.late_instruction
+        return sum(map(rough_estimate_token_length, texts)) + sum(
             estimate_message(message) + MESSAGE_OVERHEAD for message in self.examples
         )
 
     def around(self, content: str) -> str:
         """Return the content of a user message with the late texts in front of it and behind it."""
-        if not (self.late_system or self.late_instruction):
+        if not self._is_late:
             return content
         # A user's script may have made content blocks, to which blocks of text are added.
-        return cast(str, joined_contents(joined_contents(self.late_system, content), self.late_instruction))
+        before = joined_contents(self.late_system, joined_contents(self.for_now, content))
+        return cast(str, joined_contents(before, self.late_instruction))
+
+    @property
+    def _is_late(self) -> bool:
+        return bool(self.late_system or self.for_now or self.late_instruction)
 
     def in_newest_user_message(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages with the late texts in the newest one of a user.
@@ -94,7 +103,7 @@ class PromptParts:
         Without a user message, they become one of their own after the system messages at the beginning.
         """
         out = list(messages)
-        if not (self.late_system or self.late_instruction):
+        if not self._is_late:
             return out
         newest = next((index for index in reversed(range(len(out))) if out[index].get("role") == "user"), None)
         if newest is None:
@@ -102,7 +111,7 @@ class PromptParts:
             return out
         place = newest if self.node is None else process().one(_LatePlaces).of(self.node, self.late_system, out, newest)
         if place != newest:
-            in_front, behind = replace(self, late_instruction=""), replace(self, late_system="")
+            in_front, behind = replace(self, for_now="", late_instruction=""), replace(self, late_system="")
             out[place] = in_front._around_message(out[place])
             out[newest] = behind._around_message(out[newest])
         else:
@@ -180,7 +189,11 @@ def prompt_templates(node: Mapping[str, object]) -> list[str]:
     # The first two are always there, so that the description of an image is found by them.
     return [
         *(str(node.get(key) or "") for key in ("systemPrompt", "prompt")),
-        *(str(text) for text in (node.get(LATE_SYSTEM), node.get(LATE_INSTRUCTION), *inside) if text),
+        *(
+            str(text)
+            for text in (node.get(LATE_SYSTEM), node.get(FOR_NOW), node.get(LATE_INSTRUCTION), *inside)
+            if text
+        ),
     ]
 
 

@@ -17,6 +17,9 @@ USER_KEY = "discussionIdMemoryFileWorkflowSettings"
 # Seconds. After the answer no client is waiting, so the limit only guards against a lock that is never released.
 LONGEST_WAIT_AFTER_ANSWER = 600.0
 
+# A limit below that would drop what the conversation still shows.
+LEAST_MESSAGES_KEPT = 100
+
 # What follows is here because the checks need it too, and must not import all that searches and writes memories.
 # The ways of searching:
 KEYWORD, SEMANTIC, HYBRID = "keyword", "semantic", "hybrid"
@@ -265,6 +268,33 @@ class MemorySettings:
             least=1,
         )
     )
+    remember_messages: bool = setting(
+        ConfigKey(
+            "rememberMessages",
+            "bool",
+            False,
+            "Keep every message of a conversation with an id, so that the node Recall finds it again.",
+        )
+    )
+    messages_kept: int = setting(
+        ConfigKey(
+            "messagesKept",
+            "int",
+            50_000,
+            "How many messages are kept for each conversation id; the oldest go first.",
+            least=LEAST_MESSAGES_KEPT,
+        )
+    )
+    time_zone: str = setting(
+        ConfigKey(
+            "timeZone",
+            "str",
+            "",
+            "The time zone of days and dates, such as Europe/Berlin; empty: that of the server. "
+            "none: no dates, for role-play whose world has times of its own.",
+        )
+    )
+
     lock_seconds: float | None = setting(
         ConfigKey(
             "condensationLockTimeoutSeconds",

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import heapq
 import logging
+import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from typing import NamedTuple
 
-from Middleware.exceptions import EarlyTerminationException
-from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.services.memory.recalled_facts import Fact, ranked_facts
+from Middleware.services.memory.who_said_it import said_by_another
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex, MessageRow, Occurrences
 from Middleware.utilities.discussions.message_index.order import Order
 from Middleware.utilities.discussions.message_index.ranking import Ranking, best
 from Middleware.utilities.discussions.message_index.terms import MOST_TERMS, Query, query_of, stands_in
 from Middleware.utilities.discussions.message_index.words import index_words
+from Middleware.utilities.discussions.vector_memory.cache import raise_if_cancelled
 from Middleware.utilities.discussions.vector_memory.keyword_search import CPU_SECONDS
+from Middleware.utilities.discussions.vector_memory.searchable import SearchableMemories
+from Middleware.utilities.relative_dates import resolve, spelled
+from Middleware.utilities.said_times import SERVER, Calendar
+from Middleware.utilities.stop_words import ENGLISH, GERMAN
+from Middleware.utilities.vector_math_utils import reciprocal_rank_fusion
 
 logger = logging.getLogger(__name__)
 
+MESSAGES, FACTS = "messages", "facts"
+NOTE, WITHHOLD, OFF = "note", "withhold", "off"
 # Words that are counted before the rarest are chosen.
 _MOST_COUNTED = 200
 # Results that are looked at at most, and how many are read from the file at once.
@@ -28,6 +38,11 @@ _MOST_RESULTS, _BATCH = 150, 30
 # After the first line that does not fit, so many are tried once for a shorter one.
 _TRIED_AFTER = 3
 _LINE_TOKENS = 2
+# Of messages and facts, the first ones count much more than the next.
+_FUSION = 20
+# A date and its weekday; what follows are meanings of relative dates.
+_DATE_WORDS = 4
+_GERMAN_DATE = re.compile(r"\d{1,2}\. ")
 CUT = "…"
 
 
@@ -38,56 +53,106 @@ class Recall:
     Attributes:
         text: the question: a sentence, or terms.
         tokens: the budget of all lines together.
+        sources: of ``messages`` and ``facts``.
         best_first: the best line first; False: in the order of time.
-        shown: ids of rows that the prompt holds anyway.
+        neighbours: how many messages before and after each result are shown.
+        dates: each line begins with its date, and relative dates get their meaning.
+        who_said_it: what happens if the question names one speaker, and what fits best comes from another one.
+        shown: ids of rows that the prompt holds anyway; newest: the id of the newest user message.
+        states: which rows the request shows to be on its path, and which not.
+        conversation: the only one that is searched; None for all.
     """
 
     text: str
     tokens: int = 600
+    sources: Collection[str] = (MESSAGES, FACTS)
     best_first: bool = True
+    neighbours: int = 0
+    dates: bool = True
+    who_said_it: str = NOTE
+    calendar: Calendar = SERVER
     shown: Collection[int] = ()
+    states: Sequence[tuple[int, bool]] = ()
+    conversation: int | None = None
 
 
 class Found(NamedTuple):
-    """A result: a line of the output, and what it was made of."""
+    """A result: a line of the output, and the message or the fact that it shows."""
 
     line: str
     score: float
-    row: MessageRow
+    row: MessageRow | None = None
+    fact: Fact | None = None
+
+    @property
+    def text(self) -> str:
+        return self.row.text if self.row is not None else self.fact.text if self.fact is not None else ""
+
+    @property
+    def order(self) -> tuple[float, int, float]:
+        """What orders results by time; of unknown times, by their place in the conversation."""
+        if self.row is not None:
+            return self.row.said or 0, self.row.conversation, self.row.place
+        return (self.fact.said or 0 if self.fact is not None else 0), 0, 0
 
 
 @dataclass
 class Recalled:
-    """The results, with the terms that were looked for, and how many rows hold any of them."""
+    """The results, with the terms that were looked for, and how many rows hold any of them.
+
+    Attributes:
+        remark: what is known about who said it; it is a line of its own.
+    """
 
     results: list[Found] = field(default_factory=list)
     terms: tuple[str, ...] = ()
     rows: int = 0
+    remark: str = ""
+
+    @property
+    def lines(self) -> list[str]:
+        return [*(found.line for found in self.results), *filter(None, (self.remark,))]
 
 
-def recall(index: MessageIndex, search: Recall, scope: CancelScope | None = None) -> Recalled:
-    """Return the messages that fit best, as many as the budget holds. Raises sqlite3.Error and OSError."""
-    return _Search(index, search, scope).run()
+def recall(
+    index: MessageIndex, search: Recall, scope: CancelScope | None = None, facts: SearchableMemories | None = None
+) -> Recalled:
+    """Return what fits best, as much as the budget holds. Raises sqlite3.Error and OSError."""
+    return _Search(index, search, scope, facts).run()
 
 
 class _Search:
-    """One search on an open index."""
+    """One search on open databases."""
 
-    def __init__(self, index: MessageIndex, search: Recall, scope: CancelScope | None) -> None:
+    def __init__(
+        self, index: MessageIndex, search: Recall, scope: CancelScope | None, facts: SearchableMemories | None
+    ) -> None:
         self._index, self._search, self._scope = index, search, scope
+        self._memories = facts if FACTS in search.sources else None
+        self._facts: dict[int, Fact] = {}
 
     def run(self) -> Recalled:
-        with self._index.order() as order:
-            query = query_of(self._search.text, order.speakers)
-            found = self._occurrences(query)
+        with self._index.order() as kept:
+            order = kept.as_shown(self._search.states)
+            query = query_of(self._search.text, +order.speakers)
+            found = self._occurrences(query) if MESSAGES in self._search.sources else []
             scores = Ranking(query.named).scores(order, found)
+            if self._search.conversation is not None:
+                scores = order.only(scores, self._search.conversation)
             self._double_phrases(order, query, found, scores)
-            chosen = best(scores, _MOST_RESULTS + len(self._search.shown))
-            ranked = [(order.at[slot], scores[slot]) for slot in chosen]
-        results = self._chosen(ranked)
+            slots = best(scores, _MOST_RESULTS + len(self._search.shown))
+            messages = {order.at[slot]: scores[slot] for slot in slots}
+            other = self._other(order, query, found)
+            around = {number: order.around(number, self._search.neighbours) for number in messages}
+        if other and self._search.who_said_it == WITHHOLD:
+            return Recalled([], query.words, len(scores), f"(Nothing was found that {query.named} said about this.)")
+        remark = f"(What fits best was said by {other}, not by {query.named}.)" if other else ""
+        # It is worth little without a result.
+        remark = remark if 2 * line_tokens(remark) <= self._search.tokens else ""
+        results = self._chosen(self._ranked(query, messages), around, remark)
         if not self._search.best_first:
-            results.sort(key=lambda result: (result.row.said or 0, result.row.conversation, result.row.place))
-        return Recalled(results, query.words, len(scores))
+            results.sort(key=lambda result: result.order)
+        return Recalled(results, query.words, len(scores), remark if results else "")
 
     # -- scores --------------------------------------------------------------------------------------------------
     def _occurrences(self, query: Query) -> list[Occurrences]:
@@ -99,8 +164,7 @@ class _Search:
         found: list[Occurrences] = []
         ends = time.thread_time() + CPU_SECONDS
         for term in terms:
-            if self._scope is not None and self._scope.cancelled:
-                raise EarlyTerminationException("The request was cancelled during a search", CANCELLED)
+            raise_if_cancelled(self._scope)
             if time.thread_time() > ends:
                 logger.info("A search in the messages has taken too long; %d terms are left out", len(terms))
                 break
@@ -118,20 +182,72 @@ class _Search:
             if any(stands_in(phrase, words) for phrase in query.phrases):
                 scores[order.slots[row.id]] *= 2
 
+    def _other(self, order: Order, query: Query, found: Sequence[Occurrences]) -> str | None:
+        """Return who said what fits best, if the question names one speaker and that was another one."""
+        if query.named is None or self._search.who_said_it == OFF or len(+order.speakers) < 2:
+            return None
+        return said_by_another(self._index, order, query, found)
+
+    def _ranked(self, query: Query, messages: dict[int, float]) -> Iterator[Found]:
+        """Yield messages and facts as one ranking, the best first. The keys of facts are negative."""
+        self._facts = ranked_facts(self._memories, query, self._search.calendar) if self._memories is not None else {}
+        if not self._facts:
+            yield from self._messages(list(messages.items()))
+            return
+        keys = reciprocal_rank_fusion([list(messages), [-1 - number for number in self._facts]], _FUSION)
+        for start in range(0, len(keys), _BATCH):
+            some = keys[start : start + _BATCH]
+            rows = {
+                found.row.id: found
+                for found in self._messages([(key, messages[key]) for key in some if key >= 0])
+                if found.row
+            }
+            for key in some:
+                if key in rows:
+                    yield rows[key]
+                elif key < 0:
+                    fact = self._facts[-1 - key]
+                    yield Found(self._dated(fact.line, fact.text), fact.score, fact=fact)
+
+    def _messages(self, ranked: Sequence[tuple[int, float]]) -> Iterator[Found]:
+        wanted = [(number, score) for number, score in ranked if number not in self._search.shown]
+        for start in range(0, len(wanted), _BATCH):
+            some = dict(wanted[start : start + _BATCH])
+            for row in self._index.rows(list(some)):
+                yield Found(self.line_of(row), some[row.id], row)
+
+    # -- lines ---------------------------------------------------------------------------------------------------
+    def _dated(self, dated: str, text: str) -> str:
+        return dated if self._search.dates else one_line(text)
+
+    def line_of(self, row: MessageRow) -> str:
+        """Return a message as a line."""
+        day = self._search.calendar.day(row.said) if self._search.dates else None
+        language = GERMAN if _GERMAN_DATE.match(row.when_words) else ENGLISH
+        text = row.text
+        if day is not None and len(row.when_words.split()) > _DATE_WORDS:
+            text = resolve(text, day, language)
+        spoken = f"{row.speaker or row.role.capitalize()}: {one_line(text)}"
+        return f"[{spelled(day, language)}] {spoken}" if day is not None else spoken
+
     # -- choosing ------------------------------------------------------------------------------------------------
-    def _chosen(self, ranked: Sequence[tuple[int, float]]) -> list[Found]:
-        left, results = self._search.tokens, list[Found]()
+    def _chosen(
+        self, ranked: Iterable[Found], around: dict[int, tuple[list[int], list[int]]], remark: str
+    ) -> list[Found]:
+        left = self._search.tokens - (line_tokens(remark) if remark else 0)
+        results = list[Found]()
         tried: int | None = None
-        for found in self._candidates(ranked):
-            if any(found.row.text in other.row.text for other in results):
+        for found in ranked:
+            if any(_repeats(found, other) for other in results):
                 continue
-            cost = line_tokens(found.line)
+            group = self._with_neighbours(found, around, results)
+            cost = sum(line_tokens(one.line) for one in group)
             if not results and cost > left:
                 return [found._replace(line=cut_to(found.line, left))]
             if tried is not None:
                 tried += 1
             if cost <= left:
-                results.append(found)
+                results += group
                 left -= cost
                 if tried is not None:
                     break
@@ -141,23 +257,33 @@ class _Search:
                 break
         return results
 
-    def _candidates(self, ranked: Sequence[tuple[int, float]]) -> Iterator[Found]:
-        shown = frozenset(self._search.shown)
-        wanted = [(number, score) for number, score in ranked if number not in shown]
-        for start in range(0, len(wanted), _BATCH):
-            some = dict(wanted[start : start + _BATCH])
-            for row in self._index.rows(list(some)):
-                yield Found(line_of(row), some[row.id], row)
+    def _with_neighbours(
+        self, found: Found, around: dict[int, tuple[list[int], list[int]]], known: Sequence[Found]
+    ) -> list[Found]:
+        """Return a result between its neighbours, as far as they are not results yet."""
+        if found.row is None or not self._search.neighbours:
+            return [found]
+        taken = {other.row.id for other in known if other.row is not None}.union(self._search.shown)
+        before, behind = around[found.row.id]
+        sides = [
+            [Found(self.line_of(row), 0, row) for row in self._index.rows([n for n in side if n not in taken])]
+            for side in (before, behind)
+        ]
+        return [*sides[0], found, *sides[1]]
 
 
-def line_of(row: MessageRow) -> str:
-    """Return a message as a line."""
-    speaker = row.speaker or row.role.capitalize()
-    return f"{speaker}: {' / '.join(_lines(row.text))}"
+def _repeats(found: Found, chosen: Found) -> bool:
+    return found.text in chosen.text
 
 
-def _lines(text: str) -> Iterable[str]:
-    return (line.strip() for line in text.splitlines() if line.strip())
+def one_line(text: str) -> str:
+    return " / ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def dated_line(text: str, day: date | None, language: str, about: bool) -> str:
+    """Return a fact as a line; ``about``: it is of the days around that date."""
+    mark = "about " if about else ""
+    return f"[{mark}{spelled(day, language)}] {one_line(text)}" if day is not None else one_line(text)
 
 
 def line_tokens(line: str) -> int:

@@ -17,6 +17,7 @@ from Middleware.models.process import process
 from Middleware.models.request_context import current_outside
 from Middleware.utilities.config import paths, users
 from Middleware.utilities.discussion_state import (
+    MESSAGE_INDEX,
     SHORT,
     VECTOR_DATABASE,
     Discussions,
@@ -38,6 +39,7 @@ from Middleware.utilities.files.file_access import find_file_ignoring_case, proc
 from Middleware.utilities.files.path_utils import folded_name, is_flat_name
 
 if TYPE_CHECKING:
+    from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
     from Middleware.utilities.discussions.vector_memory.store import VectorMemories
 
 logger = logging.getLogger(__name__)
@@ -134,6 +136,14 @@ class DiscussionFolder:
         return VectorMemories(
             self.vector_database(), self.discussion_id, write=write, cipher=self.cipher, mode=PRIVATE_FILE, scope=scope
         )
+
+    def messages(self, *, write: bool = False, scope: CancelScope | None = None) -> MessageIndex:
+        from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
+
+        if write and not os.path.isdir(self.folder):
+            self.create()
+        path = self.plain_file(MESSAGE_INDEX)
+        return MessageIndex(path, write=write, cipher=self.cipher, mode=PRIVATE_FILE, scope=scope)
 
     def _path(self, name: str) -> str:
         # Only JSON files were next to the folders in old installations.

@@ -44,6 +44,7 @@ from Middleware.workflows.models.execution_context import (
 )
 from Middleware.workflows.processors.message_times import MessageTimes
 from Middleware.workflows.processors.parallel_nodes import dependencies, run_when_ready
+from Middleware.workflows.processors.remembered_messages import RememberedMessages
 from Middleware.workflows.streaming.response_handler import StreamingResponseHandler
 from Middleware.workflows.streaming.value_stream import as_message, chunks_to_value, value_to_chunks
 
@@ -91,6 +92,7 @@ class WorkflowProcessor:
         self.override_index = self._find_override_target()
         self.record = RunRecord(run, self.responder_index)
         self.times = MessageTimes(run)
+        self.remembered = RememberedMessages(run)
         self._no_llm: LlmHandler | None = None
         self._call = run.request.outside.run_node
 
@@ -100,6 +102,7 @@ class WorkflowProcessor:
         self.listeners.emit("run_started", self.record)
         try:
             self.times.begin()
+            self.remembered.begin()
             if WORKFLOW_FILE.flag(self.run.variables, "parallelNodes"):
                 yield from self._run_in_parallel()
             else:
@@ -118,6 +121,7 @@ class WorkflowProcessor:
         # Locks are held until the end of the run, however it ends.
         try:
             get_locking_service().release(self.run.workflow_id)
+            self.remembered.after_answer(ended=True)
         finally:
             self.record.seconds = time.perf_counter() - started
             self.listeners.emit("run_finished", self.record)
@@ -163,6 +167,8 @@ class WorkflowProcessor:
         raise AssertionError("only the responder delivers")
 
     def _report(self, info: NodeExecutionInfo) -> None:
+        if info.node_index == self.responder_index + 1:
+            self.remembered.after_answer()
         self.record.nodes.append(info)
         self.listeners.emit("node_finished", self.record, info)
 
@@ -480,6 +486,9 @@ class WorkflowProcessor:
             on_unoffered=self._on_unoffered(context),
         )
 
+        if self.run.non_responder is None:
+            self.run.request.delivered = lambda: stream.full_response_text
+
         def ending() -> tuple[Chunk]:
             self._note_outcome(context)
             self._announce(context, stream.full_response_text)
@@ -519,6 +528,7 @@ class WorkflowProcessor:
     def _announce(self, context: ExecutionContext, output: object) -> object:
         """Record that the answer is complete, before the client receives its end."""
         self.times.after_answer(context.config, output)
+        self.remembered.note_answer(output)
         remaining = len(self.run.nodes) - self.responder_index - 1
         if self.run.non_responder is None and remaining > 0:
             self.run.request.background_nodes += remaining
@@ -594,6 +604,7 @@ _NOT_IN_ERRORS = frozenset(
         "systemPrompt",
         "prompt",
         "lateSystemPrompt",
+        "lateSystemPromptForNow",
         "lateInstruction",
         "exampleTurns",
         "args",

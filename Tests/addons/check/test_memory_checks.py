@@ -647,3 +647,23 @@ def test_the_whole_report_of_a_broken_set_up(
         with capsys.disabled():
             print("\n" + text)
     assert text == REPORT
+
+
+# -- what was said -----------------------------------------------------------------------------------------------------
+
+
+@table(
+    ("settings", "expected"),
+    [
+        ({"rememberMessages": True}, []),
+        ({"rememberMessages": True, "timeZone": "Europe/Berlin"}, []),
+        ({"rememberMessages": True, "timeZone": "none"}, []),
+        (VECTOR, []),
+        ({"rememberMessages": True, "timeZone": "Europe/Berlinn"}, [("warning", FILE, "timeZone")]),
+        ({"rememberMessages": False}, [("warning", FILE, "rememberMessages")]),
+        ({}, [("warning", FILE, "")]),
+    ],
+)
+def test_what_recall_needs(lab: MemoryChecks, settings: dict[str, Any], expected: list[tuple[str, str, str]]) -> None:
+    lab.user()
+    assert places(lab.with_settings(settings, "Recall")) == expected

@@ -105,6 +105,9 @@ def test_without_a_user_message_late_texts_follow_the_system_messages(
         ({"lateSystemPrompt": None}, "a"),
         ({"lateSystemPrompt": "{nothing}", "lateInstruction": "\n\nI\n"}, "a\n\nI"),
         ({"lateSystemPrompt": 5}, "5\n\na"),
+        ({"lateSystemPromptForNow": "R"}, "R\n\na"),
+        ({"lateSystemPromptForNow": "{nothing}"}, "a"),
+        ({"lateSystemPrompt": "N", "lateSystemPromptForNow": "R", "lateInstruction": "I"}, "N\n\nR\n\na\n\nI"),
     ],
 )
 def test_what_is_blank_is_left_out(node: dict[str, Any], expected: str) -> None:

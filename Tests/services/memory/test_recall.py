@@ -22,7 +22,7 @@ CHAT = (
 
 
 def lines(index: MessageIndex, text: str, **options: Any) -> list[str]:
-    return [found.line for found in recall(index, Recall(text, **options)).results]
+    return recall(index, Recall(text, **{"who_said_it": "off", **options})).lines
 
 
 @table(

@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 
 from Middleware.addons.discussions.rekey.folder_keys import KeyChange
@@ -14,7 +15,8 @@ from Middleware.addons.discussions.rekey.journal import NAME, Journal
 from Middleware.exceptions import ConfigSyntaxError, DataKeyError, WilmerError
 from Middleware.services.memory.memory_store import STATE_FILE
 from Middleware.utilities.config.json_source import parse_json
-from Middleware.utilities.discussion_state import BACKUP, COMPACTOR, MEMORIES, SHORT, VECTOR_DATABASE
+from Middleware.utilities.discussion_state import BACKUP, COMPACTOR, MEMORIES, MESSAGE_INDEX, SHORT, VECTOR_DATABASE
+from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
 from Middleware.utilities.discussions.stored_files import PRIVATE_FILE
 from Middleware.utilities.discussions.vector_memory import VectorMemories, schema
 from Middleware.utilities.encryption_utils import is_cut_off, is_token
@@ -65,6 +67,7 @@ def is_data(name: str) -> bool:
         STATE_FILE,
         STATE_FILE + BACKUP,
         VECTOR_DATABASE,
+        MESSAGE_INDEX,
     )
 
 
@@ -102,7 +105,9 @@ def _locked(place: str) -> Iterator[None]:
 def _change_one(folder: str, path: str, change: KeyChange, journal: Journal, result: Result) -> None:
     full = os.path.join(folder, path)
     try:
-        change_it = _change_database if path.endswith(VECTOR_DATABASE) else _change_file
+        databases = {VECTOR_DATABASE: VectorMemories, MESSAGE_INDEX: MessageIndex}
+        kind = databases.get(os.path.basename(path))
+        change_it = _change_file if kind is None else partial(_change_database, kind)
         changed, owner = change_it(full, change)
     except SkippedError as error:
         result.skipped[path] = str(error)
@@ -162,14 +167,16 @@ def _require_plain(name: str, data: bytes) -> None:
         raise SkippedError("is neither encrypted nor JSON") from None
 
 
-def _change_database(path: str, change: KeyChange) -> tuple[bool, str | None]:
+def _change_database(
+    kind: type[VectorMemories] | type[MessageIndex], path: str, change: KeyChange
+) -> tuple[bool, str | None]:
     """As for a file. Raises SkippedError, DataKeyError, sqlite3.Error: then nothing was changed, or it must be done
     again."""
-    with VectorMemories(path, cipher=change.source) as memories:
-        if not memories.exists:
+    with kind(path, cipher=change.source) as stored:
+        if not stored.exists:
             return False, None
-        target, owner = change.target(memories.cipher.mark), change.owner(memories.cipher.mark)
-        memories.change_cipher(target)
+        target, owner = change.target(stored.cipher.mark), change.owner(stored.cipher.mark)
+        stored.change_cipher(target)
     if target.active and _holds_old_pages(path):
         raise SkippedError("holds deleted texts in clear, as it is being read just now")
     return True, owner

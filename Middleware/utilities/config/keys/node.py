@@ -63,6 +63,14 @@ PROMPT_KEYS: tuple[ConfigKey, ...] = (
         "With a discussion id, lateSystemPrompt stays at the message where it was first inserted, until it changes.",
     ),
     ConfigKey(
+        "lateSystemPromptForNow",
+        "str",
+        "",
+        "Like lateSystemPrompt, after it, and never stays: for what belongs to the newest message alone, "
+        "such as what a Recall node has found.",
+        "full",
+    ),
+    ConfigKey(
         "lateInstruction",
         "str",
         "",

@@ -5,51 +5,40 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 from Middleware.utilities import sqlite
+from Middleware.utilities.conversations.path import Known, PathMessage, Place
 from Middleware.utilities.discussions.message_index import message_tables as tables
-from Middleware.utilities.discussions.message_index.message_tables import ON_PATH, MessageCodec
+from Middleware.utilities.discussions.message_index.alignment import Keys, StoredRow, Unit, units_of
+from Middleware.utilities.discussions.message_index.message_tables import (
+    COMPARED,
+    ON_PATH,
+    PROVISIONAL,
+    MessageCodec,
+)
 from Middleware.utilities.discussions.message_index.order import Entry, Order
+from Middleware.utilities.discussions.message_index.row_writing import ChatFacts, Writing
+from Middleware.utilities.discussions.message_index.terms import Term
 from Middleware.utilities.discussions.message_index.words import index_words
-from Middleware.utilities.discussions.vector_memory.cache import LatestUsed, held
-from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
+from Middleware.utilities.discussions.vector_memory.cache import LatestUsed, held, raise_if_cancelled
+from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, file_in_folder, file_named
 
 # Indexes whose order stays in memory: one of 10,000 messages takes some 5 MB.
 MOST_ORDERS = 8
 # In one statement; SQLite before 3.32 takes no more than 999.
-_MOST_VALUES = 500
+_MOST_VALUES = 400
+# Rows between two looks whether the request is still wanted.
+_BATCH = 500
+# How long a request waits while another process writes. The next request stores what this one has not.
+BUSY_SECONDS = 2.0
 _ROW = "id, conversation, place, role, speaker, text, words, said, said_from, state, when_words"
-
-
-class NewMessage(NamedTuple):
-    """A message to store, in clear.
-
-    Attributes:
-        place: orders the rows of a conversation.
-        key, key2: 8 bytes each, by which the message is recognised with or without its speaker.
-        said: Unix seconds, None if unknown; said_from: how that is known.
-        seen: Unix seconds of the newest request that held it.
-        when_words: the date and the meaning of relative dates, which are searched as well.
-    """
-
-    conversation: int
-    place: float
-    key: bytes
-    role: str
-    text: str
-    key2: bytes | None = None
-    speaker: str | None = None
-    said: int | None = None
-    said_from: int = 5
-    seen: int = 0
-    state: int = ON_PATH
-    when_words: str = ""
+_SHOWN = f"state IN ({ON_PATH}, {PROVISIONAL})"
 
 
 class MessageRow(NamedTuple):
@@ -66,14 +55,6 @@ class MessageRow(NamedTuple):
     said_from: int
     state: int
     when_words: str
-
-
-@dataclass(frozen=True)
-class Term:
-    """What is looked for: one of ``words``, or, at less, a word that begins with ``beginning``."""
-
-    words: tuple[str, ...]
-    beginning: str = ""
 
 
 class Occurrences(NamedTuple):
@@ -109,6 +90,8 @@ class MessageIndex:
         self.path, self._cipher, self._scope = path, cipher, scope
         self._database: sqlite3.Connection | None = None
         self._codec = MessageCodec(cipher)
+        # Where the words are looked for: in the file, or, of encrypted rows, in memory.
+        self._words: sqlite3.Connection | None = None
         if write or os.path.isfile(path):
             self._database = tables.connect(path, create=write, mode=mode)
             try:
@@ -129,21 +112,39 @@ class MessageIndex:
         """End the use of the file. May be called twice."""
         if self._database is not None:
             self._database.close()
-            self._database = None
+            self._database = self._words = None
 
     @property
     def exists(self) -> bool:
         return self._database is not None
 
     def _prepare(self, write: bool) -> None:
-        known = sqlite.when_free(lambda: tables.has_tables(self._db), self._scope)
+        known = self._free(lambda: tables.table_names(self._db))
         if write:
             tables.use_write_ahead_log(self._db)
             if not known:
-                with sqlite.transaction(self._db, self._scope):
-                    tables.create_tables(self._db, indexed=not self._cipher.active)
-        elif not known:
+                with sqlite.transaction(self._db, self._scope, BUSY_SECONDS):
+                    tables.create_tables(self._db, self._cipher)
+                known = tables.table_names(self._db)
+        if not known:
             self.close()
+            return
+        self._use_key()
+        if write and self._cipher.active:
+            tables.encrypt(self._db, known, self._cipher, self._scope)
+            self._use_key()
+            known = tables.table_names(self._db)
+        self._words = self._db if tables.WORDS in known else None
+
+    def _use_key(self) -> None:
+        stored = self._meta(tables.HASH_KEY)
+        if stored is None:
+            self._codec = MessageCodec(self._cipher)
+            return
+        with file_named(file_in_folder(self.path)):
+            # What is encrypted with another of the cipher's keys keeps that key.
+            self._cipher = self._cipher.like(bytes(stored))
+            self._codec = MessageCodec(self._cipher, self._cipher.decrypt(bytes(stored)))
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -151,38 +152,60 @@ class MessageIndex:
             raise sqlite3.ProgrammingError("the message index is not open for writing")
         return self._database
 
-    def all(self, statement: str, values: Sequence[object] = ()) -> list[tuple[object, ...]]:
+    def _free(self, action: Any) -> Any:
+        return sqlite.when_free(action, self._scope, BUSY_SECONDS)
+
+    def all(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a statement; none without a file."""
-        if self._database is None:
-            return []
         database = self._database
-        return sqlite.when_free(lambda: database.execute(statement, values).fetchall(), self._scope)
+        if database is None:
+            return []
+        return list(self._free(lambda: database.execute(statement, values).fetchall()))
+
+    def _meta(self, name: str) -> Any:
+        found = self.all("SELECT value FROM meta WHERE name = ?", (name,))
+        return found[0][0] if found else None
+
+    def _version(self) -> int:
+        return int(self._meta(tables.VERSION) or 0)
+
+    def change_cipher(self, cipher: Cipher) -> None:
+        """Store everything under another key, or in clear, and use that key from now on."""
+        tables.convert(self._db, self._codec, cipher, self._scope)
+        self._cipher = cipher
+        self._use_key()
+
+    @property
+    def cipher(self) -> Cipher:
+        """What the rows are stored with: the given cipher, or that of another of its keys."""
+        return self._cipher
 
     # -- writing -------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def writing(self) -> Iterator[Writing]:
         """Run the block as one transaction. What is kept in memory of the file follows when it is stored."""
-        with sqlite.transaction(self._db, self._scope):
+        with sqlite.transaction(self._db, self._scope, BUSY_SECONDS):
             version = self._version()
-            writing = Writing(self._db, self._codec)
+            writing = Writing(self._db, self._codec, in_file=self._words is not None)
             yield writing
             if writing.changed:
                 self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (tables.VERSION, version + 1))
-        if writing.changed:
-            order = self._kept_order()
-            with held(order.lock, self._scope):
-                if order.version == version:
-                    for change in writing.changes:
-                        change(order)
-                    order.version = version + 1
-
-    def _version(self) -> int:
-        found = self._db.execute("SELECT value FROM meta WHERE name = ?", (tables.VERSION,)).fetchone()
-        return int(found[0]) if found else 0
+        order = self._kept_order()
+        with held(order.lock, self._scope):
+            if writing.changed and order.version == version:
+                for change in writing.changes:
+                    change(order)
+                order.version = version + 1
+            order.recent = version + writing.changed, writing.recent
 
     # -- what is kept in memory ----------------------------------------------------------------------------------
     def _kept_order(self) -> Order:
         return process().one(_orders).get_or_make((os.path.realpath(self.path), self._cipher.mark), Order)
+
+    def recent(self) -> Any:
+        """Return what the last writing has left as ``recent``, if nothing was written since; else None."""
+        found = self._kept_order().recent
+        return found[1] if found is not None and found[0] == self._version() else None
 
     @contextlib.contextmanager
     def order(self) -> Iterator[Order]:
@@ -191,42 +214,122 @@ class MessageIndex:
         with held(order.lock, self._scope):
             if self._database is None:
                 order.clear()
-            elif order.version != (version := sqlite.when_free(self._version, self._scope)):
+            elif order.version != (version := self._version()):
                 order.clear()
                 self._load(order)
                 order.version = version
+            if self._database is not None and self._words is None:
+                self._words = order.index
             order.lay()
             yield order
 
     def _load(self, order: Order) -> None:
         decode = self._codec.decode_text
-        for number, conversation, place, role, speaker, words, said, state in self.all(
-            "SELECT id, conversation, place, role, speaker, words, said, state FROM messages WHERE conversation NOT IN "
-            "(SELECT id FROM conversations WHERE tentative) ORDER BY conversation, place, id"
-        ):
-            order.put(number, conversation, Entry(place, role, decode(speaker), words, said, state))  # type: ignore[arg-type]
+        settled = "conversation NOT IN (SELECT id FROM conversations WHERE tentative)"
+        columns = "id, conversation, place, role, speaker, words, said, state"
+        rows = self.all(f"SELECT {columns} FROM messages WHERE {settled} ORDER BY conversation, place, id")
+        for count, (number, conversation, place, role, speaker, words, said, state) in enumerate(rows):
+            if count % _BATCH == 0:
+                raise_if_cancelled(self._scope)
+            order.put(number, conversation, Entry(place, role, decode(speaker), words, said, state))
+        if self._words is None:
+            self._load_words(order)
+
+    def _load_words(self, order: Order) -> None:
+        """Index the words of encrypted rows in memory, as far as they are not."""
+        missing = [number for number in order.numbers() if number not in order.indexed]
+        for some in _batches(missing, _BATCH):
+            raise_if_cancelled(self._scope)
+            for row in self.rows(some):
+                order.add_words(row.id, " ".join(index_words(row.text)), " ".join(index_words(row.when_words)))
+
+    # -- conversations -------------------------------------------------------------------------------------------
+    def keys(self, messages: Iterable[PathMessage]) -> list[Keys]:
+        """Return the keys of messages as they are stored."""
+        encode = self._codec.encode_key
+        return [tuple(encode(bytes.fromhex(key)) for key in message.keys) for message in messages]
+
+    def keys_of(self, units: Iterable[Unit], history: Sequence[PathMessage]) -> list[str]:
+        """Return for each unit the key that a message of ``history`` has; "" if none has it."""
+        names = self._names(history)
+        rows = (unit.rows[0] for unit in units)
+        return [names.get(row.key) or names.get(row.key2 or b"") or "" for row in rows]
+
+    def _names(self, history: Iterable[PathMessage]) -> dict[bytes, str]:
+        encode = self._codec.encode_key
+        return {encode(bytes.fromhex(key)): key for message in history for key in message.keys}
+
+    def known(self, history: Sequence[PathMessage]) -> list[Known]:
+        """Return the conversations in which a message of ``history`` stands, as far as they concern it."""
+        names = self._names(history)
+        chats = defaultdict[int, dict[str, list[Place]]](lambda: defaultdict(list))
+        for some in _batches(list(names), _MOST_VALUES):
+            marks = ", ".join("?" * len(some))
+            where = f"key IN ({marks}) OR key2 IN ({marks})"
+            for conversation, at, state, key, key2 in self.all(
+                f"SELECT conversation, place, state, key, key2 FROM messages WHERE {where}", (*some, *some)
+            ):
+                for name in {names[stored] for stored in (key, key2) if stored in names}:
+                    chats[conversation][name].append(Place(at, state in (ON_PATH, PROVISIONAL)))
+        return [self._known(number, places, history) for number, places in chats.items()]
+
+    def _known(self, number: int, places: dict[str, list[Place]], history: Sequence[PathMessage]) -> Known:
+        used = self.all("SELECT used FROM conversations WHERE id = ?", (number,))
+        # More than twice the history is as good as any more.
+        count = f"SELECT count(*) FROM (SELECT 1 FROM messages WHERE conversation = ? AND {_SHOWN} LIMIT ?)"
+        length = self.all(count, (number, 2 * len(history) + 1))[0][0]
+        first = self.keys_of(self.path_units(number, limit=4), history)
+        return Known(number, used[0][0] if used else 0, first, length, {key: sorted(at) for key, at in places.items()})
+
+    def is_tentative(self, number: int) -> bool:
+        found = self.all("SELECT tentative FROM conversations WHERE id = ?", (number,))
+        return bool(found and found[0][0])
+
+    def chat_facts(self, number: int) -> ChatFacts:
+        return ChatFacts.read(self._codec.decode_text(self._meta(f"{tables.CHAT}{number}")))
+
+    def stretch(self, number: int, place: float) -> list[Unit]:
+        """Return all rows of a conversation from a place on, in order."""
+        return self._units("conversation = ? AND place >= ? ORDER BY place, id", (number, place))
+
+    def path_units(
+        self, number: int, *, start: float | None = None, before: float | None = None, limit: int
+    ) -> list[Unit]:
+        """Return messages on the path: the first ones, those from ``start`` on, or the last ones before a place."""
+        where = f"conversation = ? AND {_SHOWN} AND place "
+        if before is not None:
+            return self._units(f"{where} < ? ORDER BY place DESC, id DESC LIMIT ?", (number, before, limit))[::-1]
+        least = start if start is not None else -1e300
+        return self._units(f"{where} >= ? ORDER BY place, id LIMIT ?", (number, least, limit))
+
+    def units(self, numbers: Sequence[int]) -> list[Unit]:
+        """Return the rows with these ids, as messages."""
+        marks = ", ".join("?" * len(numbers))
+        return self._units(f"id IN ({marks}) ORDER BY place, id", numbers) if numbers else []
+
+    def _units(self, where: str, values: Sequence[object]) -> list[Unit]:
+        return units_of(StoredRow(*row) for row in self.all(f"SELECT {COMPARED} FROM messages WHERE {where}", values))
 
     # -- reading -------------------------------------------------------------------------------------------------
     def rows(self, numbers: Sequence[int]) -> list[MessageRow]:
         """Return the messages with these ids, in their order; missing ones are left out."""
         found: dict[int, MessageRow] = {}
-        for start in range(0, len(numbers), _MOST_VALUES):
-            some = tuple(numbers[start : start + _MOST_VALUES])
+        for some in _batches(numbers, _MOST_VALUES):
             marks = ", ".join("?" * len(some))
             for row in self.all(f"SELECT {_ROW} FROM messages WHERE id IN ({marks})", some):
-                found[row[0]] = self._in_clear(row)  # type: ignore[index]
+                found[row[0]] = self._in_clear(MessageRow(*row))
         return [found[number] for number in numbers if number in found]
 
-    def _in_clear(self, row: tuple[object, ...]) -> MessageRow:
-        read = MessageRow(*row)  # type: ignore[arg-type]
+    def _in_clear(self, row: MessageRow) -> MessageRow:
         if not self._codec.active:
-            return read
+            return row
         decode = self._codec.decode_text
-        return read._replace(speaker=decode(read.speaker), text=decode(read.text), when_words=decode(read.when_words))
+        return row._replace(speaker=decode(row.speaker), text=decode(row.text), when_words=decode(row.when_words))
 
+    # -- searching, inside ``order`` -----------------------------------------------------------------------------
     def occurrences(self, term: Term) -> Occurrences:
         """Return where a term occurs, among all rows in the index of words."""
-        words = " OR ".join(f'"{word}"' for word in term.words)
+        words = _any_of(term)
         full = self._matches(f"{{text}} : ({words})")
         begun: list[int] = []
         if term.beginning:
@@ -236,60 +339,25 @@ class MessageIndex:
 
     def count(self, term: Term) -> int:
         """Return the number of rows whose text holds one of the words."""
-        words = " OR ".join(f'"{word}"' for word in term.words)
-        found = self.all("SELECT count(*) FROM messages_fts WHERE messages_fts MATCH ?", (f"{{text}} : ({words})",))
-        return int(found[0][0]) if found else 0  # type: ignore[call-overload]
+        return int(self._search("count(*)", f"{{text}} : ({_any_of(term)})")[0][0]) if self._words is not None else 0
 
     def _matches(self, query: str) -> list[int]:
-        return [row[0] for row in self.all("SELECT rowid FROM messages_fts WHERE messages_fts MATCH ?", (query,))]  # type: ignore[misc]
+        return [row[0] for row in self._search("rowid", query)]
+
+    def _search(self, what: str, query: str) -> list[tuple[Any, ...]]:
+        words = self._words
+        if words is None:
+            return []
+        statement = f"SELECT {what} FROM messages_fts WHERE messages_fts MATCH ?"
+        return list(self._free(lambda: words.execute(statement, (query,)).fetchall()))
 
 
-class Writing:
-    """The changes of one transaction; ``changes`` make the same ones to what is kept in memory."""
+def _any_of(term: Term) -> str:
+    return " OR ".join(f'"{word}"' for word in term.words)
 
-    def __init__(self, database: sqlite3.Connection, codec: MessageCodec) -> None:
-        self._database, self._codec = database, codec
-        self.changes: list[Callable[[Order], object]] = []
-        self.changed = False
 
-    def add(self, message: NewMessage, *, indexed: bool = True) -> int:
-        """Store a message and return its id; ``indexed``: a search may find it."""
-        words = index_words(message.text)
-        encode, encode_key = self._codec.encode_text, self._codec.encode_key
-        row = self._database.execute(
-            "INSERT INTO messages VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                message.conversation,
-                message.place,
-                encode_key(message.key),
-                encode_key(message.key2) if message.key2 is not None else None,
-                message.role,
-                encode(message.speaker),
-                encode(message.text),
-                len(words),
-                message.said,
-                message.said_from,
-                message.seen,
-                message.state,
-                encode(message.when_words),
-            ),
-        )
-        number = row.lastrowid
-        assert number is not None
-        self.changed = True
-        if indexed:
-            if not self._codec.active:
-                values = (number, " ".join(words), " ".join(index_words(message.when_words)))
-                self._database.execute(tables.INSERT_WORDS, values)
-            entry = Entry(message.place, message.role, message.speaker, len(words), message.said, message.state)
-            self.changes.append(lambda order: order.put(number, message.conversation, entry))
-        return number
-
-    def set_state(self, numbers: Iterable[int], state: int) -> None:
-        for number in numbers:
-            self.changed = True
-            self._database.execute("UPDATE messages SET state = ? WHERE id = ?", (state, number))
-            self.changes.append(lambda order, number=number: order.set_state(number, state))  # type: ignore[misc]
+def _batches(values: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    return (values[start : start + size] for start in range(0, len(values), size))
 
 
 def _orders() -> LatestUsed[Order]:

@@ -8,12 +8,21 @@ number, and the slots of neighbours follow each other.
 from __future__ import annotations
 
 import math
+import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
-from Middleware.utilities.discussions.message_index.message_tables import FORGOTTEN, ON_PATH, PROVISIONAL
+from Middleware.utilities.discussions.message_index.message_tables import (
+    DELETE_WORDS,
+    ELSEWHERE,
+    FORGOTTEN,
+    INDEX_TABLE,
+    INSERT_WORDS,
+    ON_PATH,
+    PROVISIONAL,
+)
 
 # Seconds. After a longer pause, a message has nothing to do with the one before.
 LONGEST_PAUSE = 6 * 3600
@@ -45,10 +54,13 @@ class _Chat:
         self.last: tuple[int, Entry] | None = None
         self.laid = True
         # Of rows without the name of a speaker: how many there are of each role, and their words.
+        self.speakers: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self._words: Counter[str] = Counter()
 
     def count(self, entry: Entry, sign: int) -> None:
+        if entry.speaker is not None:
+            self.speakers[entry.speaker] += sign
         if entry.speaker is None and entry.state != FORGOTTEN:
             self._counts[entry.role] += sign
             self._words[entry.role] += sign * entry.words
@@ -69,13 +81,23 @@ class Order:
         sizes: the words of each slot; ``by_speaker``: the slots of each speaker, or of a role for rows without one.
         count, words: of all rows in the index of words.
         speakers: how many rows each speaker has.
+        recent: the last request, with the version that it has left.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        # The words of encrypted rows, and the ids of these rows.
+        self._words: sqlite3.Connection | None = None
+        self.indexed: set[int] = set()
+        self.recent: tuple[int, object] | None = None
         self.clear()
 
+    def __del__(self) -> None:
+        if self._words is not None:
+            self._words.close()
+
     def clear(self) -> None:
+        """Forget the order of the rows; their words do not change."""
         self.version = -1
         self.slots: dict[int, int] = {}
         self.at: dict[int, int] = {}
@@ -89,9 +111,7 @@ class Order:
     # -- changes -------------------------------------------------------------------------------------------------
     def put(self, number: int, conversation: int, entry: Entry) -> None:
         """Add a row, or replace what is known of it."""
-        chat = self._chat_of.get(number)
-        if chat is not None:
-            self.remove(number)
+        self.remove(number)
         chat = self._chats.setdefault(conversation, _Chat(conversation))
         chat.entries[number], self._chat_of[number] = entry, chat
         self._count(chat, entry, 1)
@@ -112,6 +132,12 @@ class Order:
         chat.entries[number] = new
         self._count(chat, new, 1)
         chat.laid = chat.laid and (entry.state in ON_THE_PATH) == (state in ON_THE_PATH)
+
+    def change(self, number: int, **fields: Any) -> None:
+        """Replace fields of the entry of a row."""
+        chat = self._chat_of.get(number)
+        if chat is not None:
+            self.put(number, chat.base >> SLOT_BITS, chat.entries[number]._replace(**fields))
 
     def remove(self, number: int) -> None:
         chat = self._chat_of.pop(number, None)
@@ -153,7 +179,29 @@ class Order:
         self.by_speaker.setdefault(key, set()).add(slot)
         chat.last = slot, entry
 
+    # -- words of encrypted rows ---------------------------------------------------------------------------------
+    @property
+    def index(self) -> sqlite3.Connection:
+        """The index of words in memory. It holds no texts."""
+        if self._words is None:
+            self._words = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            self._words.execute(INDEX_TABLE)
+        return self._words
+
+    def add_words(self, number: int, words: str, dates: str) -> None:
+        self.index.execute(INSERT_WORDS, (number, words, dates))
+        self.indexed.add(number)
+
+    def drop_words(self, number: int, words: str, dates: str) -> None:
+        if number in self.indexed:
+            self.index.execute(DELETE_WORDS, (number, words, dates))
+            self.indexed.remove(number)
+
     # -- reading -------------------------------------------------------------------------------------------------
+    def numbers(self) -> Iterable[int]:
+        """Return the ids of all rows."""
+        return self._chat_of.keys()
+
     def entry(self, number: int) -> Entry:
         return self._chat_of[number].entries[number]
 
@@ -168,9 +216,52 @@ class Order:
         """Return the number of words above which a row counts for less."""
         return 1.5 * self.words / max(1, self.count)
 
+    def as_shown(self, states: Sequence[tuple[int, bool]]) -> Order:
+        """Return the rows as a request shows them. Mostly this object: each request leaves its states in the file."""
+        if not self.differs(states):
+            return self
+        shown, on = Order(), dict(states)
+        for number, chat in self._chat_of.items():
+            entry = chat.entries[number]
+            if number in on and entry.state != FORGOTTEN:
+                entry = entry._replace(state=ON_PATH if on[number] else ELSEWHERE)
+            shown.put(number, chat.base >> SLOT_BITS, entry)
+        shown.lay()
+        return shown
+
     def differs(self, states: Iterable[tuple[int, bool]]) -> bool:
         """Return whether a row is not on or off the path as ``states`` say."""
-        return any(number in self._chat_of and (number in self.slots) != shown for number, shown in states)
+        return any(
+            number in self._chat_of and (number in self.slots) != shown
+            for number, shown in states
+            if number not in self._chat_of or self.entry(number).state != FORGOTTEN
+        )
+
+    def only(self, scores: dict[int, float], conversation: int) -> dict[int, float]:
+        """Return the scores of one conversation."""
+        return {slot: score for slot, score in scores.items() if slot >> SLOT_BITS == conversation}
+
+    def around(self, number: int, count: int) -> tuple[list[int], list[int]]:
+        """Return the rows before and after a row on the path, at most ``count`` each."""
+        if not count:
+            return [], []
+        slot, at = self.slots[number], self.at
+        before = [at[slot - step] for step in range(count, 0, -1) if slot - step in at]
+        return before, [at[slot + step] for step in range(1, count + 1) if slot + step in at]
+
+    def addressee(self, number: int) -> str | None:
+        """Return to whom a row speaks: the other one of two speakers, in groups the speaker before."""
+        chat = self._chat_of[number]
+        speaker, slot = chat.entries[number].speaker, self.slots[number]
+        others = {name for name, count in chat.speakers.items() if count and name != speaker}
+        if len(others) == 1:
+            return others.pop()
+        for step in range(slot - 1, chat.base - 1, -1):
+            if step in self.at:
+                before = chat.entries[self.at[step]].speaker
+                if before not in (None, speaker):
+                    return before
+        return None
 
 
 def _is_far(before: Entry, entry: Entry) -> bool:

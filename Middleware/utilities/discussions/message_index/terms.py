@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from Middleware.utilities.discussions.message_index.message_rows import Term
 from Middleware.utilities.discussions.message_index.words import index_words, is_pair
 from Middleware.utilities.discussions.vector_memory.keyword_search import without_bullets
 from Middleware.utilities.stop_words import STOP_WORDS, verb_forms, without_stop_words
@@ -17,6 +16,14 @@ MOST_TERMS = 24
 # Words of so many letters also find those that begin with the same so many letters.
 LONG_WORD, BEGINNING = 6, 5
 _QUOTED = re.compile(r'"([^"\n]+)"|„([^“”"\n]+)[“”"]|“([^”"\n]+)”')
+
+
+@dataclass(frozen=True)
+class Term:
+    """What is looked for: one of ``words``, or, at less, a word that begins with ``beginning``."""
+
+    words: tuple[str, ...]
+    beginning: str = ""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 # SQLite's numbers end at 63 bits, more than memories ever get.
 MOST_ROWS = 1 << 31
+# Of memories with a word: one in more of them says next to nothing.
+MOST_WITH_PHRASE = 2_000
 
 
 class MemoryRow(TypedDict):
@@ -191,11 +193,20 @@ class SearchableMemories(ABC):
         search = KeywordSearch(phrases_of(query), limit, usable_weights(bm25_weights), use_recency)
         if not self.exists or not search.phrases or limit < 1:
             return []
+        return self.by_ids(self._search(search))
+
+    def ids_of(self, *phrases: str) -> list[int]:
+        """Return the ids of memories with one of some FTS5 phrases, at most ``MOST_WITH_PHRASE``."""
+        if not self.exists:
+            return []
+        return self._search(KeywordSearch(phrases, MOST_WITH_PHRASE))
+
+    def _search(self, search: KeywordSearch) -> list[int]:
         numbers = self._search_stored_index(search)
-        if numbers is None:
-            index = index_of(self.place, self._cipher)
-            numbers = index.search(search, self._rows_state, self._stored_rows, self._codec, self._scope)
-        return self.by_ids(numbers)
+        if numbers is not None:
+            return numbers
+        index = index_of(self.place, self._cipher)
+        return index.search(search, self._rows_state, self._stored_rows, self._codec, self._scope)
 
     def nearest(self, vector: Sequence[float], model: str, limit: int) -> list[int]:
         """Return the ids of the memories whose vectors of ``model`` are most like ``vector``, best first."""

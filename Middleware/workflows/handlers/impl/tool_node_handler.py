@@ -109,6 +109,7 @@ SHARED_KEYS = frozenset(
         "systemPrompt",
         "prompt",
         "lateSystemPrompt",
+        "lateSystemPromptForNow",
         "lateInstruction",
         "exampleTurns",
         "blockGenerationPrompt",

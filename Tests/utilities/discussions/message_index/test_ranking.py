@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.utilities.discussions.message_index import ranking
-from Middleware.utilities.discussions.message_index.message_rows import MessageIndex, NewMessage, Term
+from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
 from Middleware.utilities.discussions.message_index.message_tables import ELSEWHERE, ON_PATH
 from Middleware.utilities.discussions.message_index.ranking import Ranking, best
+from Middleware.utilities.discussions.message_index.row_writing import NewMessage
+from Middleware.utilities.discussions.message_index.terms import Term
 from Tests.properties import examples
 from Tests.utilities.discussions.message_index.lab import DAY, START, chat, fill, opened, said
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
-from Middleware.utilities.discussions.message_index.message_rows import Term
 from Middleware.utilities.discussions.message_index.message_tables import INDEX_TABLE
-from Middleware.utilities.discussions.message_index.terms import query_of, stands_in, term_of
+from Middleware.utilities.discussions.message_index.terms import Term, query_of, stands_in, term_of
 from Middleware.utilities.discussions.message_index.words import index_words
 from Tests.tables import table
 

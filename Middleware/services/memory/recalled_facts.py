@@ -1,0 +1,124 @@
+"""Searchable memories as results of a search in messages: the same formula, without neighbours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from Middleware.utilities.discussions.message_index.ranking import BEGUN, MOST, NAMED, SATURATION
+from Middleware.utilities.discussions.message_index.terms import Query, Term
+from Middleware.utilities.discussions.message_index.words import index_words, is_pair
+from Middleware.utilities.discussions.vector_memory import MemoryRow, SearchableMemories, schema
+from Middleware.utilities.relative_dates import language_of_message, spelled
+from Middleware.utilities.said_times import Calendar
+from Middleware.utilities.stop_words import words_of
+
+# Facts that are read at most, of those that hold a term.
+_MOST_READ = 60
+_DAY = 86_400
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A memory that holds a term.
+
+    Attributes:
+        line: with its date; said: Unix seconds, None if unknown.
+    """
+
+    id: int
+    text: str
+    line: str
+    said: float | None
+    score: float
+
+
+def ranked_facts(memories: SearchableMemories, query: Query, calendar: Calendar) -> dict[int, Fact]:
+    """Return the memories that fit best, by their ids, best first. Raises what the memories raise."""
+    if not memories.exists:
+        return {}
+    total = memories.counts()["memories"]
+    found = [(term, _ids(memories, term)) for term in query.terms]
+    rough: dict[int, float] = {}
+    for _, ids in found:
+        weight = _weight(total, len(ids))
+        for number, much in ids.items():
+            rough[number] = rough.get(number, 0.0) + weight * much
+    chosen = sorted(rough, key=lambda number: (-rough[number], number))[:_MOST_READ]
+    rows = memories.by_ids(chosen)
+    average = sum(len(words_of(row["memory_text"])) for row in rows) / max(1, len(rows))
+    facts = [_fact(row, query, found, total, average, calendar) for row in rows]
+    return {fact.id: fact for fact in sorted(facts, key=lambda fact: (-fact.score, fact.id))}
+
+
+def _ids(memories: SearchableMemories, term: Term) -> dict[int, float]:
+    """Return the memories with a term, and how much of it is in them."""
+    if is_pair(term.words[0]):
+        # The index of memories has no pairs of characters.
+        rows = memories.newest(schema_limit())
+        return {row["id"]: 1.0 for row in rows if term.words[0] in row["memory_text"].casefold()}
+    begun = dict.fromkeys(memories.ids_of(f'"{term.beginning}" *'), BEGUN) if term.beginning else {}
+    return begun | dict.fromkeys(memories.ids_of(*(f'"{word}"' for word in term.words)), 1.0)
+
+
+def schema_limit() -> int:
+    """Return how many of the newest memories are read where no index of words helps."""
+    return 2_000
+
+
+def _weight(total: int, count: int) -> float:
+    return math.log(1 + (total - count + 0.5) / (count + 0.5)) if count else 0.0
+
+
+def _fact(
+    row: MemoryRow,
+    query: Query,
+    found: Sequence[tuple[Term, dict[int, float]]],
+    total: int,
+    average: float,
+    calendar: Calendar,
+) -> Fact:
+    text = row["memory_text"]
+    try:
+        metadata = schema.parse_metadata(row["metadata_json"])
+    # Edited by hand.
+    except ValueError:
+        metadata = {}
+    said, until_day = _said(metadata, row["date_added"])
+    day = calendar.day(int(said)) if said is not None else None
+    length = math.sqrt(max(1.0, len(words_of(text)) / max(1.0, 1.5 * average)))
+    dates = set(index_words(spelled(day, language_of_message([text])))) if day is not None else set()
+    score = 0.0
+    for term, ids in found:
+        much = ids.get(row["id"], 0.0) / length + bool(dates & set(term.words))
+        score += _weight(total, len(ids)) * MOST * much / (much + SATURATION)
+    if query.named is not None and query.named in _names(metadata.get("entities")):
+        score *= NAMED
+    return Fact(row["id"], text, _line(text, day, not until_day), said, score)
+
+
+def _said(metadata: dict[str, object], added: str) -> tuple[float | None, bool]:
+    """Return the time of a memory, and whether that is known to the day."""
+    newest, oldest = (_seconds(metadata.get(key)) for key in ("said", "said_from"))
+    if newest is None:
+        return _seconds(added), False
+    return newest, oldest is None or newest - oldest < _DAY
+
+
+def _seconds(moment: object) -> float | None:
+    try:
+        return datetime.fromisoformat(str(moment)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _names(entities: object) -> Iterable[str]:
+    return [name for name in entities if isinstance(name, str)] if isinstance(entities, list) else []
+
+
+def _line(text: str, day: date | None, about: bool) -> str:
+    line = " / ".join(part.strip() for part in text.splitlines() if part.strip())
+    mark = "about " if about else ""
+    return f"[{mark}{spelled(day, language_of_message([text]))}] {line}" if day is not None else line

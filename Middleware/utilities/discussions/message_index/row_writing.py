@@ -1,0 +1,298 @@
+"""The changes of one transaction on an index."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from Middleware.utilities.conversations.path import ClientFirst, Tail
+from Middleware.utilities.discussions.message_index import message_tables as tables
+from Middleware.utilities.discussions.message_index.alignment import PART, StoredRow, units_of
+from Middleware.utilities.discussions.message_index.message_tables import (
+    COMPARED,
+    ELSEWHERE,
+    FORGOTTEN,
+    ON_PATH,
+    MessageCodec,
+)
+from Middleware.utilities.discussions.message_index.order import Entry, Order
+from Middleware.utilities.discussions.message_index.words import index_words
+
+# Of tentative conversations, so many are kept.
+MOST_TENTATIVE = 20
+# The limit of rows may be exceeded by this share before rows go, so that not every request looks for them.
+_SLACK = 1.05
+
+
+class NewMessage(NamedTuple):
+    """A message to store, in clear.
+
+    Attributes:
+        place: orders the rows of a conversation.
+        key, key2: 8 bytes each, by which the message is recognised with or without its speaker.
+        said: Unix seconds, None if unknown; said_from: how that is known.
+        seen: Unix seconds of the newest request that held it.
+        when_words: the date and the meaning of relative dates, which are searched as well.
+    """
+
+    conversation: int
+    place: float
+    key: bytes
+    role: str
+    text: str
+    key2: bytes | None = None
+    speaker: str | None = None
+    said: int | None = None
+    said_from: int = 5
+    seen: int = 0
+    state: int = ON_PATH
+    when_words: str = ""
+
+
+class ChatFacts(NamedTuple):
+    """What is kept of the requests of a conversation.
+
+    Attributes:
+        tails: to recognise inserted messages; first: to recognise a deleted beginning.
+        top: the ids of rows that a client had put before a window, such as a summary.
+    """
+
+    tails: tuple[Tail, ...] = ()
+    first: ClientFirst | None = None
+    top: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, text: str | None) -> ChatFacts:
+        """Return the facts as ``written`` gives them; none for a text that is missing or of another form."""
+        try:
+            tails, first, top = json.loads(text or "")
+            return cls(
+                tuple(Tail(length, tuple(beginning), tuple(keys)) for length, beginning, keys in tails),
+                ClientFirst(*first) if first else None,
+                tuple(map(int, top)),
+            )
+        except (TypeError, ValueError):
+            return cls()
+
+    def written(self) -> str:
+        first = (self.first.key, self.first.count) if self.first is not None else None
+        return json.dumps([self.tails, first, self.top], separators=(",", ":"))
+
+
+class Writing:
+    """The changes; ``changes`` make the same ones to what is kept in memory.
+
+    Attributes:
+        changed: anything was written; recent: what the next writing is to find, see ``MessageIndex.recent``.
+    """
+
+    def __init__(self, database: sqlite3.Connection, codec: MessageCodec, *, in_file: bool) -> None:
+        self._database, self._codec, self._in_file = database, codec, in_file
+        self._next = 0
+        self.changes: list[Callable[[Order], object]] = []
+        self.changed = False
+        self.recent: Any = None
+
+    def _do(self, statement: str, *values: object) -> sqlite3.Cursor:
+        self.changed = True
+        return self._database.execute(statement, values)
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+    def add(self, message: NewMessage, *, indexed: bool = True) -> StoredRow:
+        """Store a message; ``indexed``: a search may find it."""
+        encode, encode_key = self._codec.encode_text, self._codec.encode_key
+        words = index_words(message.text)
+        number = self._new_number()
+        key2 = encode_key(message.key2) if message.key2 is not None else None
+        row = StoredRow(
+            number,
+            message.place,
+            encode_key(message.key),
+            key2,
+            message.role,
+            message.speaker,
+            message.said,
+            message.said_from,
+            message.state,
+        )
+        self._do(
+            "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            number,
+            message.conversation,
+            message.place,
+            row.key,
+            key2,
+            message.role,
+            encode(message.speaker),
+            encode(message.text),
+            len(words),
+            message.said,
+            message.said_from,
+            message.seen,
+            message.state,
+            encode(message.when_words) if message.when_words else "",
+        )
+        if indexed:
+            entry = Entry(message.place, message.role, message.speaker, len(words), message.said, message.state)
+            self._index(number, message.conversation, entry, " ".join(words), message.when_words)
+        return row
+
+    def _new_number(self) -> int:
+        # Not one that a dropped row had: an index of words in memory may still know that.
+        if not self._next:
+            found = self._database.execute(
+                "SELECT max(coalesce((SELECT max(id) FROM messages), 0) + 1, "
+                "coalesce((SELECT value FROM meta WHERE name = ?), 0))",
+                (tables.NEXT,),
+            )
+            self._next = found.fetchone()[0]
+        self._next += 1
+        return self._next - 1
+
+    def _index(self, number: int, conversation: int, entry: Entry, words: str, when_words: str) -> None:
+        dates = " ".join(index_words(when_words))
+        if self._in_file:
+            self._do(tables.INSERT_WORDS, number, words, dates)
+        else:
+            self.changes.append(lambda order: order.add_words(number, words, dates))
+        self.changes.append(lambda order: order.put(number, conversation, entry))
+
+    def set_state(self, numbers: Iterable[int], state: int) -> None:
+        for number in numbers:
+            self._do("UPDATE messages SET state = ? WHERE id = ?", state, number)
+            self.changes.append(lambda order, number=number: order.set_state(number, state))  # type: ignore[misc]
+
+    def set_speaker(self, row: StoredRow, role: str, speaker: str | None) -> None:
+        """Note the role of a row, and its speaker, if there is one."""
+        if speaker is not None:
+            self._do("UPDATE messages SET speaker = ? WHERE id = ?", self._codec.encode_text(speaker), row.id)
+            self.changes.append(lambda order: order.change(row.id, role=role, speaker=speaker))
+        self._do("UPDATE messages SET role = ? WHERE id = ?", role, row.id)
+        self.changes.append(lambda order: order.change(row.id, role=role))
+
+    def set_said(self, number: int, said: int, source: int, when_words: Callable[[str], str]) -> None:
+        """Note the time of a row; ``when_words`` makes from its text what a search for that time finds."""
+        decode = self._codec.decode_text
+        text, before, conversation = self._row(number, "text, when_words, conversation")
+        text, before = decode(text), decode(before)
+        after = when_words(text)
+        encoded = self._codec.encode_text(after) if after else ""
+        statement = "UPDATE messages SET said = ?, said_from = ?, when_words = ? WHERE id = ?"
+        self._do(statement, said, source, encoded, number)
+        if after != before and not self._is_tentative(conversation):
+            words = " ".join(index_words(text))
+            self._forget_words(number, text, before)
+            if self._in_file:
+                self._do(tables.INSERT_WORDS, number, words, " ".join(index_words(after)))
+            else:
+                self.changes.append(lambda order: order.add_words(number, words, " ".join(index_words(after))))
+        self.changes.append(lambda order: order.change(number, said=said))
+
+    def _row(self, number: int, columns: str) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = self._database.execute(
+            f"SELECT {columns} FROM messages WHERE id = ?", (number,)
+        ).fetchone()
+        return found
+
+    def _forget_words(self, number: int, text: str, when_words: str) -> None:
+        words, dates = " ".join(index_words(text)), " ".join(index_words(when_words))
+        if self._in_file:
+            self._do(tables.DELETE_WORDS, number, words, dates)
+        else:
+            self.changes.append(lambda order: order.drop_words(number, words, dates))
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Delete rows for good."""
+        decode = self._codec.decode_text
+        # Before the newest one goes.
+        self._do("INSERT OR REPLACE INTO meta VALUES (?, ?)", tables.NEXT, self._new_number())
+        for number in numbers:
+            text, when_words, conversation = self._row(number, "text, when_words, conversation")
+            if not self._is_tentative(conversation):
+                self._forget_words(number, decode(text), decode(when_words))
+            self._do("DELETE FROM messages WHERE id = ?", number)
+            self._do("DELETE FROM message_embeddings WHERE message_id = ?", number)
+            self.changes.append(lambda order, number=number: order.remove(number))  # type: ignore[misc]
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Empty the texts of rows that the user deletes; their keys stay, so that they do not come back."""
+        decode = self._codec.decode_text
+        for number in numbers:
+            text, when_words, conversation = self._row(number, "text, when_words, conversation")
+            if not self._is_tentative(conversation):
+                self._forget_words(number, decode(text), decode(when_words))
+            statement = (
+                "UPDATE messages SET state = ?, text = '', when_words = '', speaker = NULL, words = 0 WHERE id = ?"
+            )
+            self._do(statement, FORGOTTEN, number)
+            self._do("DELETE FROM message_embeddings WHERE message_id = ?", number)
+            self.changes.append(lambda order, number=number: order.remove(number))  # type: ignore[misc]
+
+    def limit(self, most: int) -> None:
+        """Delete rows if there are too many: those elsewhere first, then the oldest."""
+        # Cheap, and never too low.
+        first, last = self._database.execute("SELECT min(id), max(id) FROM messages").fetchone()
+        if last is None or last - first < most * _SLACK:
+            return
+        count = self._database.execute("SELECT count(*) FROM messages").fetchone()[0]
+        if count > most * _SLACK:
+            # What is on the path was seen with each request of its conversation.
+            oldest = self._database.execute(
+                "SELECT m.id FROM messages m JOIN conversations c ON c.id = m.conversation ORDER BY "
+                f"m.state <> {ELSEWHERE}, CASE m.state WHEN {ELSEWHERE} THEN m.seen ELSE c.used END, "
+                "m.conversation, m.place LIMIT ?",
+                (count - most,),
+            )
+            self.drop([row[0] for row in oldest.fetchall()])
+
+    # -- conversations -------------------------------------------------------------------------------------------
+    def next_conversation(self) -> int:
+        found = self._database.execute("SELECT coalesce(max(id), 0) + 1 FROM conversations").fetchone()
+        return int(found[0])
+
+    def _is_tentative(self, number: int) -> bool:
+        found = self._database.execute("SELECT tentative FROM conversations WHERE id = ?", (number,)).fetchone()
+        return bool(found and found[0])
+
+    def settle(self, number: int) -> None:
+        """Let the rows of a conversation be found, which has been tentative until now."""
+        decode = self._codec.decode_text
+        self._do("UPDATE conversations SET tentative = 0 WHERE id = ?", number)
+        columns = "id, place, role, speaker, text, words, said, state, when_words"
+        for row in self._database.execute(
+            f"SELECT {columns} FROM messages WHERE conversation = ?", (number,)
+        ).fetchall():
+            entry = Entry(row[1], row[2], decode(row[3]), row[5], row[6], row[7])
+            self._index(row[0], number, entry, " ".join(index_words(decode(row[4]))), decode(row[8]))
+
+    def renumber(self, number: int) -> None:
+        """Give the rows of a conversation places with a distance of 1."""
+        where = "conversation = ? ORDER BY place, id"
+        rows = self._database.execute(f"SELECT {COMPARED} FROM messages WHERE {where}", (number,)).fetchall()
+        for place, unit in enumerate(units_of(StoredRow(*row) for row in rows)):
+            for part, row in enumerate(unit.rows):
+                self._do("UPDATE messages SET place = ? WHERE id = ?", place + part * PART, row.id)
+                self.changes.append(
+                    lambda order, number=row.id, at=place + part * PART: order.change(number, place=at)  # type: ignore[misc]
+                )
+
+    def put_chat(self, number: int, used: int, tentative: bool, facts: ChatFacts) -> None:
+        """Note a request of a conversation; of tentative ones, only the newest are kept."""
+        last = self._database.execute("SELECT id, used FROM conversations ORDER BY used DESC LIMIT 1").fetchone()
+        # The last one used has the highest number, if requests come within a second, or a clock goes back.
+        used = used if last is None else max(used, last[1] + (last[0] != number))
+        self._do("INSERT OR REPLACE INTO conversations VALUES (?, ?, ?)", number, used, tentative)
+        text = self._codec.encode_text(facts.written())
+        self._do("INSERT OR REPLACE INTO meta VALUES (?, ?)", f"{tables.CHAT}{number}", text)
+        if tentative:
+            old = "SELECT id FROM conversations WHERE tentative ORDER BY used DESC LIMIT -1 OFFSET ?"
+            for (other,) in self._database.execute(old, (MOST_TENTATIVE,)).fetchall():
+                self.drop_conversation(other)
+
+    def drop_conversation(self, number: int) -> None:
+        rows = self._database.execute("SELECT id FROM messages WHERE conversation = ?", (number,)).fetchall()
+        self.drop([row[0] for row in rows])
+        self._do("DELETE FROM conversations WHERE id = ?", number)
+        self._do("DELETE FROM meta WHERE name = ?", f"{tables.CHAT}{number}")
