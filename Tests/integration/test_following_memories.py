@@ -1,0 +1,129 @@
+"""Memories that follow edits, over real sockets: a chat, an edit, a branch, a return, another chat with the same id."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Tests.integration.launcher import USER, ConfigTree, Launcher, api_type, endpoint
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_answer
+
+pytestmark = pytest.mark.slow
+
+MEMORY, SUMMARY = "Write a memory of: ", "Sum up: "
+
+
+class Model(StubBackend):
+    """Writes memories that are their messages, summaries that are all they are made of, and else ``fine``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[str] = []
+        self.shown: list[str] = []
+
+    def respond(self, request: RecordedRequest) -> Reply:
+        text = str(request.json["messages"][-1]["content"])
+        if text.startswith((MEMORY, SUMMARY)):
+            self.made.append(text)
+            text = text.split(": ", 1)[1]
+            return chat_answer(request, text.replace("There is not yet a summary file", "").replace("\n", " "))
+        self.shown.append(str(request.json["messages"][0]["content"]))
+        return chat_answer(request, "fine")
+
+
+def tree_of(public: Path, url: str) -> ConfigTree:
+    tree = ConfigTree(public)
+    tree.write("Users/_current-user.json", {"currentUser": USER})
+    tree.write(
+        f"Users/{USER}.json",
+        {"chatPromptTemplateName": "_chatonly", "discussionIdMemoryFileWorkflowSettings": "Memory"},
+    )
+    tree.write(
+        "PromptTemplates/_chatonly.json",
+        {f"promptTemplate{role}Prefix": "" for role in ("System", "User", "Assistant")},
+    )
+    tree.write("Endpoints/Main.json", endpoint(url))
+    tree.write("ApiTypes/Chat.json", api_type())
+    tree.write("Presets/Chat/Plain.json", {})
+    tree.write(
+        f"Workflows/{USER}/Memory.json",
+        {
+            "endpointName": "Main",
+            "preset": "Plain",
+            "prompt": MEMORY + "[TextChunk]",
+            "maxMessagesBetweenChunks": 4,
+            "lookbackStartTurn": 1,
+            "followEdits": True,
+        },
+    )
+    node = {"endpointName": "Main", "preset": "Plain", "maxResponseSizeInTokens": 200}
+    tree.private(
+        "_DefaultWorkflow",
+        {"title": "Memories", "type": "GetCurrentMemoryFromFile", "customDelimiter": " | "},
+        {"title": "Summary", "type": "GetCurrentSummaryFromFile"},
+        {"title": "Write", "type": "QualityMemory"},
+        {
+            "title": "Sum up",
+            "type": "chatSummarySummarizer",
+            **node,
+            "prompt": SUMMARY + "[CHAT_SUMMARY] [LATEST_MEMORIES]",
+            "minMemoriesPerSummary": 1,
+        },
+        {
+            "title": "Answer",
+            "type": "Standard",
+            **node,
+            "systemPrompt": "MEMORIES {agent1Output} SUMMARY {agent2Output} END",
+            "returnToUser": True,
+        },
+    )
+    return tree
+
+
+def said(*texts: str) -> list[dict[str, str]]:
+    numbered = [{"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(texts)]
+    return [{"role": "system", "content": "[DiscussionId]mill[/DiscussionId]Be kind."}, *numbered]
+
+
+def words(first: int, count: int, letter: str = "m") -> list[str]:
+    return [f"{letter}{number}." for number in range(first, first + count)]
+
+
+def test_memories_follow_a_chat(tmp_path: Path) -> None:
+    with Model() as model:
+        tree = tree_of(tmp_path / "Public", model.url)
+        with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER) as server:
+            folder = tree.public / "DiscussionIds" / "mill"
+
+            def send(texts: list[str]) -> str:
+                """A message of the client; what its nodes were shown, before the memories were written."""
+                before = len(model.shown)
+                answer = server.request("POST", "/v1/chat/completions", {"model": "x", "messages": said(*texts)})
+                assert answer.status == 200 and len(model.shown) == before + 1
+                return model.shown[-1]
+
+            def stored(name: str) -> Any:
+                return json.loads((folder / name).read_text("utf-8"))
+
+            whole = words(0, 13)
+            for count in (3, 5, 9, 13):
+                send(whole[:count])
+            assert len(stored("memories.json")) == 3
+            shown = send(whole)
+            assert all(word in shown for word in whole[:12])
+            # An edit: gone at once, and the new text from the next request on.
+            edited = [*whole[:5], "changed.", *whole[6:]]
+            shown = send(edited)
+            assert "m5." not in shown and "m1." in shown and "m9." in shown
+            assert "changed." in json.dumps(stored("chat_summary.json"))
+            shown = send(edited)
+            assert "changed." in shown and "m5." not in shown and shown.count("m9.") == 2
+            # The old branch again.
+            made = len(model.made)
+            shown = send(whole)
+            assert "m5." in shown and "changed." not in shown
+            assert send(edited) != shown
+            assert len(model.made) == made
