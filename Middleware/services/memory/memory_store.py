@@ -158,8 +158,9 @@ class MemoryStore:
             self.state.together(MEMORIES_FILE),
             writing("file", [text for text, _ in pairs], len(pairs), pairs[-1][1] if pairs else None),
         ):
-            others = _with_other_keys(pairs, read_content(self.state, MEMORIES_FILE) or [])
-            entries = [{**one, **timed} for one, timed in zip(others, self._with_times(pairs), strict=True)]
+            others = _with_other_keys(pairs, self._entries()) if pairs else []
+            timed = self._with_times(pairs) if pairs else []
+            entries = [{**one, **times} for one, times in zip(others, timed, strict=True)]
             self._back_up(MEMORIES_FILE, entries if forget else None)
             self._write(MEMORIES_FILE, entries)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from Middleware.exceptions import StoredDataError
 from Middleware.models.messages import Message, VisionNote
 from Middleware.models.request_context import current_request
 from Middleware.services.memory.folds import keep_stored_summary
@@ -32,7 +33,7 @@ from Middleware.utilities.conversations.path import (
     without,
 )
 from Middleware.utilities.discussion_state import DiscussionState
-from Middleware.utilities.discussions.discussion_files import Pair, pairs_in, read_content, write_content
+from Middleware.utilities.discussions.discussion_files import Pair, pairs_in, read_content, read_object, write_content
 from Middleware.utilities.discussions.message_places import MessagePlace, find_place, place_from_json
 from Middleware.utilities.hashing_utils import hash_messages, recognition_keys
 
@@ -219,8 +220,7 @@ class Followed:
         """Return the listed memories: those without keys with the messages between two places, if both are known."""
         if all(piece.keys for piece in listed):
             return listed
-        content = read_content(self._state, ANCHORS_FILE)
-        anchors = content if isinstance(content, dict) else {}
+        anchors = self._anchors()
         hashes, keys = hash_messages(self._all), recognition_keys(self._all)
         reached = [_place(piece.hash, place_from_json(anchors.get(piece.hash)), hashes, keys) for piece in listed]
         found: list[StoredPiece] = []
@@ -234,6 +234,13 @@ class Followed:
             found.append(piece)
             start = None if at is None else at + 1
         return found
+
+    def _anchors(self) -> Mapping[str, object]:
+        try:
+            return read_object(self._state, ANCHORS_FILE)
+        except (StoredDataError, OSError):
+            # It may be missing: then these memories are always shown.
+            return {}
 
     def knows(self, span: range) -> bool:
         """Return whether a memory was made of just these texts."""

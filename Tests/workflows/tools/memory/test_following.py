@@ -15,6 +15,7 @@ import pytest
 
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory import pieces
+from Middleware.services.memory.follow_state import bury, read_follow_state, write_follow_state
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import NO_SUMMARY, SUMMARY_SEPARATOR
@@ -297,6 +298,39 @@ def test_an_answer_that_repeats_itself_is_not_asked_for_again(discussion: Discus
         discussion.send(edited)
     assert len(discussion.asked) == 2
     assert discussion.shown(edited) == [P1, P2]
+
+
+def test_a_deleted_memory_is_not_made_again(discussion: Discussion) -> None:
+    begun(discussion)
+    entries = discussion.document("memories.json")
+    bury(discussion.folder, tuple(entries[1]["sources"]))
+    (Path(discussion.folder.folder) / "memories.json").write_text(json.dumps([entries[0], entries[2]]), "utf-8")
+    for _ in range(2):
+        assert discussion.send(ALL) == [P1, P3]
+    assert discussion.asked == []
+    # Of another text, it is.
+    edited = chat("m0-m14", "x", "m16-m36")
+    discussion.send(edited)
+    assert discussion.shown(edited) == [P1, of("m10-m14", "x", "m16-m19"), P3]
+
+
+@table(
+    "content", ["[1]", "{", '{"conversations": [1, {"number": "x"}, {"number": 4, "active": 7, "injected": [3]}]}', ""]
+)
+def test_a_damaged_state_costs_no_memory(discussion: Discussion, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
+    discussion = Discussion(monkeypatch)
+    begun(discussion)
+    (Path(discussion.folder.folder) / "follow.json").write_text(content, encoding="utf-8")
+    assert discussion.send(ALL) == [P1, P2, P3]
+    assert discussion.send(chat("m0-m4", "x", "m6-m36")) == [P2, P3]
+
+
+def test_what_is_stored_of_conversations_is_read_again(discussion: Discussion) -> None:
+    begun(discussion)
+    stored = read_follow_state(discussion.folder)
+    assert stored.conversations[0].tails and stored.conversations[0].active
+    write_follow_state(discussion.folder, stored.with_tombstone(("a", "b")))
+    assert read_follow_state(discussion.folder) == stored.with_tombstone(("a", "b"))
 
 
 def test_no_more_are_kept_elsewhere_than_wanted(discussion: Discussion) -> None:
