@@ -70,7 +70,7 @@ def guarded_answer(
     guard = RepetitionGuard(how.lines)
     if not how.streams:
         answer = handler.handle_non_streaming(prompt)
-        # An answer with tool calls is no text to keep.
+        # An answer with tool calls is not a text to keep.
         if not isinstance(answer, str):
             return answer
         guard.add(answer)

@@ -15,6 +15,7 @@ from functools import cached_property
 
 from Middleware.exceptions import StoredDataError
 from Middleware.models.messages import Message, VisionNote
+from Middleware.models.process import process
 from Middleware.models.request_context import current_request
 from Middleware.services.memory.folds import keep_stored_summary
 from Middleware.services.memory.follow_state import Conversation, read_follow_state, write_follow_state
@@ -36,12 +37,15 @@ from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.discussions.discussion_files import Pair, pairs_in, read_content, read_object, write_content
 from Middleware.utilities.discussions.message_places import MessagePlace, find_place, place_from_json
 from Middleware.utilities.hashing_utils import hash_messages, recognition_keys
+from Middleware.utilities.once import BoundedCache
 
 FILE_MEMORIES = "file"
 _KEYS = ("text_block", "hash", "id", "sources", "before", "after", "made")
 # A client rewrites all messages, where most of them are holes in as many passes in a row.
 MOST_REWRITTEN = 3
 _PIECES_OF_A_LONG_TRAIL = 4
+# Documents whose parsed content is kept, and bytes of all of them.
+_MOST_PARSED, _PARSED_BYTES = 100, 32_000_000
 # Fewer messages do not say which conversation it is.
 _FEWEST = 4
 
@@ -98,6 +102,10 @@ def _keys_in(entry: Mapping[str, object]) -> Piece | None:
         after if isinstance(after, str) else "",
         made if type(made) is int else 0,
     )
+
+
+def _parsed_pieces() -> BoundedCache[str, tuple[bytes, list[StoredPiece]]]:
+    return BoundedCache(_MOST_PARSED, lambda entry: len(entry[0]), _PARSED_BYTES)
 
 
 class Followed:
@@ -197,8 +205,18 @@ class Followed:
     # -- what is read ----------------------------------------------------------------------------------------------
 
     def _read(self, name: str) -> list[StoredPiece]:
+        stored = self._state.read(name)
+        # What is encrypted on the disk does not stay in memory as a text.
+        is_kept = stored is not None and not self._state.cipher.active
+        known, place = process().one(_parsed_pieces), f"{self._state.place}/{name}"
+        found = known.get(place) if is_kept else None
+        if found is not None and found[0] == stored:
+            return list(found[1])
         content = read_content(self._state, name)
-        return [] if content is None else pieces_in(content, self._state.display(name))
+        pieces = [] if content is None else pieces_in(content, self._state.display(name))
+        if is_kept and stored is not None:
+            known.put(place, (stored, pieces))
+        return list(pieces)
 
     def _number(self, listed: Sequence[StoredPiece]) -> int | None:
         by_id = {piece.keys.id: piece.keys for piece in (*self._elsewhere, *listed) if piece.keys}

@@ -22,6 +22,7 @@ from Middleware.services.memory_service import NO_SUMMARY, SUMMARY_SEPARATOR
 from Middleware.utilities.config import users
 from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
+from Middleware.utilities.encryption_utils import derive_encryption_key
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import condensation, file_memories
 from Middleware.workflows.tools.memory.chat_summary import ChatSummarizer
@@ -47,8 +48,8 @@ class Discussion:
 
     numbers = itertools.count()
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
-        self.folder = DiscussionFolder(f"d{next(Discussion.numbers)}")
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, key: bytes | None = None, **settings: Any) -> None:
+        self.folder = DiscussionFolder(f"d{next(Discussion.numbers)}", "0123456789abcdef" if key else None, key)
         self.asked: list[str] = []
         self.answer = "<{}>"
         self._monkeypatch = monkeypatch
@@ -331,6 +332,21 @@ def test_what_is_stored_of_conversations_is_read_again(discussion: Discussion) -
     assert stored.conversations[0].tails and stored.conversations[0].active
     write_follow_state(discussion.folder, stored.with_tombstone(("a", "b")))
     assert read_follow_state(discussion.folder) == stored.with_tombstone(("a", "b"))
+
+
+def test_everything_is_encrypted(discussion: Discussion, monkeypatch: pytest.MonkeyPatch) -> None:
+    discussion = Discussion(monkeypatch, derive_encryption_key("secret", "ann"))
+    edited = chat("m0-m4", "canary", "m6-m36")
+    for count in (3, 13, 23, 33, 36):
+        discussion.send(edited[:count])
+        discussion.sum_up(edited[:count])
+    discussion.send(ALL)
+    discussion.sum_up(ALL)
+    assert discussion.summary(ALL) == [P1, P2, P3]
+    found = {path.name: path.read_bytes() for path in Path(discussion.folder.folder).iterdir() if path.is_file()}
+    assert {"memories_elsewhere.json", "summary_versions.json", "follow.json"} <= set(found)
+    assert not [name for name, content in found.items() if b"canary" in content or b"sources" in content]
+    assert discussion.shown(edited)[0] == of("m0-m4", "canary", "m6-m9")
 
 
 def test_no_more_are_kept_elsewhere_than_wanted(discussion: Discussion) -> None:
