@@ -157,6 +157,21 @@ class Remembered:
         found = zip(self.incoming.history.values(), self.filled.rows, strict=True)
         return {number for message, ids in found if id(message) in wanted for number in ids}
 
+    def times_of(self, request: RequestContext, messages: Sequence[Message]) -> list[int | None]:
+        """Return when some of the request's messages were sent, in Unix seconds, as the index knows it."""
+        if self.filled is None:
+            return [None] * len(messages)
+        found = zip(self.incoming.history.values(), self.filled.rows, strict=True)
+        first = {id(message): ids[0] for message, ids in found if ids}
+        said: dict[int, int | None] = {}
+        with _warning(self.speech.state):
+            index = self.speech.state.messages(scope=request.cancel_scope)
+            if index is not None:
+                with index:
+                    numbers = [first[id(message)] for message in messages if id(message) in first]
+                    said = {row.id: row.said for row in index.rows(numbers)}
+        return [said.get(first.get(id(message), -1)) for message in messages]
+
 
 def remember(
     request: RequestContext,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING, cast
 
 from Middleware.models.messages import Message
 from Middleware.services.memory.memory_settings import MemorySettings
@@ -14,6 +15,9 @@ from Middleware.utilities.relative_dates import language_of_message, resolve, sp
 from Middleware.utilities.said_times import Calendar, calendar_of
 from Middleware.utilities.text_utils import escape_braces, message_text, restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
+
+if TYPE_CHECKING:
+    from Middleware.services.memory.remembering import Remembered
 
 # Messages before one that say in which language it is.
 _BEFORE = 2
@@ -61,11 +65,17 @@ class Dates:
 
 def dates_of(context: ExecutionContext, settings: MemorySettings, messages: Sequence[Message]) -> Dates | None:
     """Return the dates of the messages of a pass; None if the settings want none."""
-    calendar = calendar_of(str(settings.raw.get("timeZone") or ""))
+    calendar = calendar_of(settings.time_zone)
     if not settings.dates or not calendar.dates:
         return None
     service = TimestampService(context.api_key_hash, context.encryption_key, scope=context.request.cancel_scope)
     parts = recognised(messages).parts
     stamps = {index: parts(message)[0] for index, message in enumerate(messages)}
     said = service.said(context.request, context.discussion_id, dict(enumerate(messages)), stamps, calendar)
-    return Dates(messages, [said[index].at for index in range(len(messages))], calendar)
+    times = [said[index].at for index in range(len(messages))]
+    remembered = cast("Remembered | None", context.request.remembered)
+    if remembered is not None:
+        # Of most clients, it alone knows when a message came.
+        stored = remembered.times_of(context.request, messages)
+        times = [known if known is not None else at for known, at in zip(stored, times, strict=True)]
+    return Dates(messages, times, calendar)

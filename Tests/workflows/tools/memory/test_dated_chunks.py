@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from Middleware.models.request_context import request_scope
+from Middleware.services.memory import remembering
 from Middleware.services.memory.memory_search import VectorSearch, search_memories_fully
 from Middleware.services.memory_service import MemoryService
 from Middleware.utilities.said_times import calendar_of
@@ -163,3 +164,18 @@ def test_searchable_memories_keep_when_they_were_said(lab: EngineLab) -> None:
     assert json.loads(row["metadata_json"] or "") == memory(text)
     added = str(row["date_added"])[:10]
     assert search_memories_fully(chat.folder, VectorSearch("loom", include_dates=True)) == f"[{added}] {text}"
+
+
+def test_the_index_of_messages_knows_when_they_came(lab: MemoryLab) -> None:
+    """Of a client that sends no times, each message came with some request."""
+    lab.settings(**SETTINGS, rememberMessages=True)
+    for count in (3, 8):
+        request = lab.request
+        context = lab.context(chat(count), request)
+        if count == 3:
+            set_times(context)
+        with request_scope(request):
+            request.remembered = remembering.remember(request, "d1", context.messages, None, None)
+            SlowButQualityRAGTool().handle_discussion_id_flow(context, False)
+    assert lab.prompts[0].startswith("--- Wednesday, 11 March 2026 ---\nm0\nm1\nm2\n")
+    assert entries(lab)[0]["said_from"] == "2026-03-11T20:00:00+01:00"
