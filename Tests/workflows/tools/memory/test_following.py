@@ -26,7 +26,7 @@ from Middleware.utilities.encryption_utils import derive_encryption_key
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import condensation, file_memories
 from Middleware.workflows.tools.memory.chat_summary import ChatSummarizer
-from Middleware.workflows.tools.memory.file_memories import FollowingPass
+from Middleware.workflows.tools.memory.file_memories import FileMemoryPass, FollowingPass
 from Tests.amounts import amount
 from Tests.tables import table
 from Tests.utilities.conversations.simulated_chat import Chat, Said
@@ -51,6 +51,7 @@ class Discussion:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, key: bytes | None = None, **settings: Any) -> None:
         self.folder = DiscussionFolder(f"d{next(Discussion.numbers)}", "0123456789abcdef" if key else None, key)
         self.asked: list[str] = []
+        self.markers: list[Mapping[str, str]] = []
         self.answer = "<{}>"
         self._monkeypatch = monkeypatch
         self.set(**settings)
@@ -71,6 +72,7 @@ class Discussion:
     def ask(self, system_prompt: str, prompt: str, markers: dict[str, str]) -> str:
         text = markers["[TextChunk]"]
         self.asked.append(text)
+        self.markers.append(markers)
         return self.answer.format(text.replace("\n", " / "))
 
     def _summarized(self, markers: Mapping[str, str]) -> str:
@@ -111,7 +113,8 @@ class Discussion:
             context = ExecutionContext(
                 "r", "w", self.folder.discussion_id, {}, list(request.history), False, request=request
             )
-            FollowingPass(context, self.settings, self.folder).run()
+            follows = FollowingPass if self.settings.follow_edits else FileMemoryPass
+            follows(context, self.settings, self.folder).run()
         return found
 
     def document(self, name: str) -> Any:
@@ -194,6 +197,29 @@ def test_what_is_shown_after_a_change(
     assert discussion.shown(steps[-1]) == shown
     assert len(discussion.asked) == calls
     assert [entry["text_block"] for entry in discussion.document("memories.json")] == shown
+
+
+@table(
+    "settings",
+    [
+        {},
+        {"maxMessagesBetweenChunks": 4, "lookbackStartTurn": 0},
+        {"chunkEstimatedTokenSize": 12, "maxMessagesBetweenChunks": 50},
+        {"addRolesToTextChunk": True, "lookbackStartTurn": 7},
+        {"condenseMemories": True, "memoriesBeforeCondensation": 2, "memoryCondensationBuffer": 1},
+    ],
+)
+def test_without_edits_nothing_is_different(
+    discussion: Discussion, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    found = []
+    for follows in (False, True):
+        discussion = Discussion(monkeypatch, **settings, followEdits=follows)
+        shown = [discussion.send(chat(f"m0-m{count}")) for count in (2, 3, 4, 6, *range(8, 70, 2))]
+        summed = [discussion.sum_up(chat(f"m0-m{count}")) for count in (68, 68)]
+        found.append((shown, summed, discussion.markers, discussion.folded))
+    assert found[0] == found[1]
+    assert len(found[0][2]) > 5
 
 
 def test_the_first_request_after_an_edit_shows_nothing_that_is_gone(discussion: Discussion) -> None:
