@@ -293,10 +293,10 @@ class _Filling:
         """Store the new messages, and what is missing in their stead in ``found``; the oldest of many come later."""
         self._writing.set_state(filled.hidden, ELSEWHERE)
         # What the limit of rows would drop at once is not stored.
-        newest = sorted((index for index in stands if index >= len(found) - self._kept), reverse=True)
-        for count, index in enumerate(newest):
+        wanted = sorted(index for index in stands if index >= len(found) - self._kept)
+        for count, index in enumerate(wanted):
             rows = [*self._rows_of(filled.conversation, index, *stands[index])]
-            if count >= MOST_AT_ONCE:
+            if count < len(wanted) - MOST_AT_ONCE:
                 filled.later += rows
                 continue
             stored = [self._writing.add(row, indexed=not filled.tentative) for row in rows]

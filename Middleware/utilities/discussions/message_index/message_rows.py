@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -92,6 +93,7 @@ class MessageIndex:
         self._codec = MessageCodec(cipher)
         # Where the words are looked for: in the file, or, of encrypted rows, in memory.
         self._words: sqlite3.Connection | None = None
+        self._in_file = False
         if write or os.path.isfile(path):
             self._database = tables.connect(path, create=write, mode=mode)
             try:
@@ -134,7 +136,8 @@ class MessageIndex:
             tables.encrypt(self._db, known, self._cipher, self._scope)
             self._use_key()
             known = tables.table_names(self._db)
-        self._words = self._db if tables.WORDS in known else None
+        self._in_file = tables.WORDS in known
+        self._words = self._db if self._in_file else None
 
     def _use_key(self) -> None:
         stored = self._meta(tables.HASH_KEY)
@@ -186,7 +189,7 @@ class MessageIndex:
         """Run the block as one transaction. What is kept in memory of the file follows when it is stored."""
         with sqlite.transaction(self._db, self._scope, BUSY_SECONDS):
             version = self._version()
-            writing = Writing(self._db, self._codec, in_file=self._words is not None)
+            writing = Writing(self._db, self._codec, in_file=self._in_file)
             yield writing
             if writing.changed:
                 self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (tables.VERSION, version + 1))
@@ -200,7 +203,11 @@ class MessageIndex:
 
     # -- what is kept in memory ----------------------------------------------------------------------------------
     def _kept_order(self) -> Order:
-        return process().one(_orders).get_or_make((os.path.realpath(self.path), self._cipher.mark), Order)
+        return process().one(_orders).get_or_make((self._place, self._cipher.mark), Order)
+
+    @cached_property
+    def _place(self) -> str:
+        return os.path.realpath(self.path)
 
     def recent(self) -> Any:
         """Return what the last writing has left as ``recent``, if nothing was written since; else None."""
@@ -218,7 +225,7 @@ class MessageIndex:
                 order.clear()
                 self._load(order)
                 order.version = version
-            if self._database is not None and self._words is None:
+            if self._database is not None and not self._in_file:
                 self._words = order.index
             order.lay()
             yield order
@@ -232,7 +239,7 @@ class MessageIndex:
             if count % _BATCH == 0:
                 raise_if_cancelled(self._scope)
             order.put(number, conversation, Entry(place, role, decode(speaker), words, said, state))
-        if self._words is None:
+        if not self._in_file:
             self._load_words(order)
 
     def _load_words(self, order: Order) -> None:

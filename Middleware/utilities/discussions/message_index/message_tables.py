@@ -124,6 +124,8 @@ def convert(
         if target.hash_key:
             stored = HASH_KEY, cipher.encrypt(target.hash_key)
             connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", stored)
+        # What is kept in memory of the file has its words in another place.
+        connection.execute("UPDATE meta SET value = value + 1 WHERE name = ?", (VERSION,))
         connection.execute(f"DROP TABLE IF EXISTS {WORDS}")
         if cipher.active:
             conversion.mark_old_pages(connection)

@@ -232,8 +232,9 @@ class Writing:
 
     def limit(self, most: int) -> None:
         """Delete rows if there are too many: those elsewhere first, then the oldest."""
-        # Cheap, and never too low.
-        first, last = self._database.execute("SELECT min(id), max(id) FROM messages").fetchone()
+        # Never too low. One of both alone is found at once, both together are not.
+        ends = "SELECT (SELECT min(id) FROM messages), (SELECT max(id) FROM messages)"
+        first, last = self._database.execute(ends).fetchone()
         if last is None or last - first < most * _SLACK:
             return
         count = self._database.execute("SELECT count(*) FROM messages").fetchone()[0]
