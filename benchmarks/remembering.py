@@ -39,13 +39,15 @@ import requests
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.remembering_sets import Conversation, Message, Question, own_conversations
+from Middleware.services.memory import recall
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
-from Middleware.utilities.discussions.message_index.ranking import Ranking, best
 from Middleware.utilities.discussions.message_index.row_writing import NewMessage
-from Middleware.utilities.discussions.message_index.terms import query_of
 from Middleware.utilities.discussions.vector_memory import VectorMemories
+from Middleware.utilities.relative_dates import when_words
 
 MONTHS = "January February March April May June July August September October November December".split()
+# More than any figure looks at.
+MOST_TOKENS = 4_000
 # What a model says that does not know an answer, in the languages of the set.
 REFUSALS = re.compile(
     r"\b(do(es)? not know|don't know|not (said|mentioned|stated|known)|no information|nothing was found|unknown"
@@ -161,29 +163,42 @@ class SearchableMemories(Search):
 
 
 class Recall(Search):
-    """The ranking of the node ``Recall`` over the messages themselves."""
+    """What the node ``Recall`` puts out: the messages themselves, with their dates."""
 
     def __init__(self, conversation: Conversation, folder: Path) -> None:
         super().__init__(conversation, folder)
-        self._path, self._messages = str(folder / "message_index.db"), conversation.messages
-        with self._open(write=True) as index, index.writing() as writing:
-            for place, message in enumerate(self._messages):
-                key = hashlib.sha256(message.text.encode()).digest()[:8]
-                said, speaker = int(message.said.timestamp()), message.speaker or None
+        self._path, self._ids = str(folder / "message_index.db"), [message.id for message in conversation.messages]
+        with MessageIndex(self._path, write=True) as index, index.writing() as writing:
+            for place, message in enumerate(conversation.messages):
+                key, speaker = hashlib.sha256(message.text.encode()).digest()[:8], message.speaker or None
+                said, meant = (
+                    int(message.said.timestamp()),
+                    when_words(message.text, message.said.date(), conversation.language),
+                )
                 writing.add(
-                    NewMessage(1, place, key, message.role, message.text, speaker=speaker, said=said, said_from=1)
+                    NewMessage(
+                        1,
+                        place,
+                        key,
+                        message.role,
+                        message.text,
+                        speaker=speaker,
+                        said=said,
+                        said_from=1,
+                        when_words=meant,
+                    )
                 )
 
-    def _open(self, *, write: bool = False) -> MessageIndex:
-        return MessageIndex(self._path, write=write)
-
     def find(self, question: Question) -> list[Found]:
-        speakers = {message.speaker for message in self._messages if message.speaker}
-        query = query_of(question.text, speakers)
-        with self._open() as index, index.order() as order:
-            scores = Ranking(query.named).scores(order, [index.occurrences(term) for term in query.terms])
-            numbers = [order.at[slot] for slot in best(scores, 50)]
-        return [shown(self._messages[number - 1]) for number in numbers]
+        with MessageIndex(self._path) as index:
+            results = recall.recall(
+                index, recall.Recall(question.text, tokens=MOST_TOKENS, who_said_it=recall.OFF)
+            ).results
+        return [
+            Found(result.line, frozenset([self._ids[result.row.id - 1]]))
+            for result in results
+            if result.row is not None
+        ]
 
 
 class Evidence(Search):
