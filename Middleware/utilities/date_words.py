@@ -96,7 +96,7 @@ _ENGLISH = Language(
         ("morning afternoon evening", "this (?:morning|afternoon|evening)", Kind.DAY, 0),
         ("tomorrow", "tomorrow{part}", Kind.DAY, 1),
         ("day", "(?:{which}|on) {weekday}{part}", Kind.WEEKDAY, None),
-        ("week month year", "{which} {unit}", Kind.UNIT, None),
+        ("week month year", "{which} (?P<unit>week|weekend|month|year)", Kind.UNIT, None),
         ("week", "the other week", Kind.WEEK, -1),
         (" ".join(MONTHS), "last {month}", Kind.NAMED_MONTH, -1),
         (" ".join(MONTHS), "in {month}", Kind.NAMED_MONTH, None),
@@ -105,10 +105,15 @@ _ENGLISH = Language(
         ("year", "for {number} years?", Kind.SINCE, None),
     ),
     idioms="born yesterday|no tomorrow|here today,? (?:and )?gone tomorrow|tomorrow is another day|"
+    # Parts of a longer number or distance.
+    r"tomorrow never (?:comes|dies|knows)|\b(?:(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundreds?|"
+    r"thousands?|millions?)(?: and)?|{numbers} to|between {numbers} and|\d{1,3}) {numbers} {units} ago"
+    r"|\b{numbers} {units},?(?: and)? {numbers} {units} ago"
     # In lower case, these months are verbs.
-    r"tomorrow never (?:comes|dies|knows)|(?-i:\b(?:last|in) (?:march|may)\b)",
+    r"|(?-i:\b(?:last|in) (?:march|may)\b)",
     not_after=r"\b(?:the|every|each|or|ago|once|twice|times|not (?:until|till)|(?:day|week|month|year)s? from)",
-    not_before=r" of\b(?! course)| (?:mornings|afternoons|evenings|nights)\b| or (?:so|{numbers})\b",
+    not_before=r" of\b(?! course)| (?:mornings|afternoons|evenings|nights)\b| or (?:so|{numbers})\b"
+    r"| and (?:a half\b|{numbers} {units}\b(?! ago))",
     past=r"\b(?:(?:was|were|did|had)(?:n['’]t)?|been|used|died|tied|lied|agreed|"
     rf"{_PAST_FORMS}|(?!hundred|naked|wicked|sacred)[a-z]{{2,}}[^\W_e]ed)\b",
     participles="(?!)",
@@ -158,7 +163,7 @@ _GERMAN = Language(
         ("morgen", "morgen{part}", Kind.DAY, 1),
         ("bermorgen", "übermorgen{part}", Kind.DAY, 2),
         ("tag mittwoch", "(?:{which}e[nmrs]?|am) {weekday}{part}", Kind.WEEKDAY, None),
-        ("woche monat jahr", "{which}e[nmrs]? {unit}", Kind.UNIT, None),
+        ("woche monat jahr", "{which}e[nmrs]? (?P<unit>woche|wochenende|monat|jahr)", Kind.UNIT, None),
         ("wochenende", "am wochenende", Kind.WEEKEND, None),
         ("vorletzt", "vorletzten {month}", Kind.NAMED_MONTH, -2),
         ("letzt vergangen", "(?:letzt|vergangen)e[nmrs]? {month}", Kind.NAMED_MONTH, -1),
@@ -174,7 +179,7 @@ _GERMAN = Language(
     r"|(?:schnee|nicht|welt) von gestern|von heute auf morgen|hier und heute|morgen ist auch noch ein tag"
     r"|(?-i:\b(?:[Dd]as|[Ii]ns|[Ii]m) (?:Heute|Gestern)\b)",
     not_after=r"\b(?:jede[nmrs]?|oder|\w*mal|nicht vor)",
-    not_before=r" oder {numbers}\b| (?:vor|in) {numbers} {units}\b",
+    not_before=r" oder {numbers}\b| (?:vor|in|und) {numbers} {units}\b",
     past=rf"\b(?:{'|'.join(_PRETERITES.split())}|[a-z\xdf-\xff]+(?:iert|et)en?)\b",
     participles=r"\b(?:(?!gegen\b|gehen\b|geben\b|gelten\b|gewinnen\b)(?:[a-z\xdf-\xff]{1,6})?ge[a-z\xdf-\xff]{2,}"
     r"(?:t|en)|(?:be|er|ent|ver|zer)[a-z\xdf-\xff]{3,}t|[a-z\xdf-\xff]{2,}iert)\b",

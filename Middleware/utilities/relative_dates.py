@@ -6,12 +6,13 @@ that exclude them. Quotations and code keep their words, and what is ambiguous s
 
 from __future__ import annotations
 
+import bisect
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cache, lru_cache
-from itertools import islice
+from itertools import accumulate, islice
 
 from Middleware.utilities.date_words import LANGUAGES, Kind, Language
 from Middleware.utilities.stop_words import ENGLISH, STOP_WORDS, folded, language_of, words_of
@@ -39,8 +40,10 @@ _SPELLINGS = {"ä": "(?:ä|a\u0308|ae)", "ö": "(?:ö|o\u0308|oe)", "ü": "(?:ü
 # What this module puts into a text, and dates behind an expression, of this module or of the writer.
 _BRACKETS = r"\([^()\n]{0,40}\)"
 _DATED = (
-    r" ?[(\[][^()\[\]\n]{0,80}\d{4}[^()\[\]\n]{0,80}[)\]]|,? (?:(?:the|dem|den|der) )?\d{1,2}(?:st|nd|rd|th|\.)(?!\d)"
-    r"|,? \d{1,2} (?:of )?{months}\b|,? {months} \d|,? \d{4}\b|,? \d{1,2}[./]\d"
+    r" ?[(\[][^()\[\]\n]{0,80}(?:\d{4}|\d(?:st|nd|rd|th|\.)? (?:of )?{months}|{months} \d|\b\d{1,2}(?:\.\d{1,2}\.|/\d))"
+    r"[^()\[\]\n]{0,80}[)\]]"
+    r"|(?:,| [–—-])? (?:(?:on|am|the|dem|den|der) ){0,2}"
+    r"(?:\d{1,2}(?:st|nd|rd|th|\.)(?!\d)|\d{1,2} (?:of )?{months}\b|{months} \d|\d{4}\b|\d{1,2}[./]\d)"
 )
 _MARKS = re.compile(r"[\"`„“«»‚‘>={};/$#\t~]|(?<!\w)'|\w\(| {4}|\):")
 _UNTOUCHED = re.compile(
@@ -171,7 +174,9 @@ class _Expressions:
     def meanings(self, forms: Iterable[tuple[re.Pattern[str], Kind, int | None]]) -> Iterator[tuple[int, str]]:
         """Yield the ends of the expressions that have a meaning, in order, with it; empty where the text has it."""
         found = [(match, kind, step) for pattern, kind, step in forms for match in pattern.finditer(self.lowered)]
-        untouched = self._untouched() if found else []
+        if not found:
+            return
+        is_untouched = self._untouched()
         position = 0
         for match, kind, step in sorted(found, key=lambda one: (one[0].start(), -one[0].end())):
             start, end = match.span()
@@ -179,7 +184,7 @@ class _Expressions:
             if start < position or not _BEGINNING.match(self.text, start):
                 continue
             position = end
-            if any(first <= start < last for first, last in untouched) or self._excluded(start, end):
+            if is_untouched(start) or self._excluded(start, end):
                 continue
             try:
                 meaning = self._meaning(match, kind, step)
@@ -192,10 +197,13 @@ class _Expressions:
     def _of(self, expression: str) -> re.Pattern[str]:
         return _pattern(self.language, expression)
 
-    def _untouched(self) -> list[tuple[int, int]]:
-        """Return where quotations, code and idioms are."""
+    def _untouched(self) -> Callable[[int], bool]:
+        """Return a function that says whether a place is in a quotation, in code or in an idiom."""
         patterns = [self._of(self.words.idioms), *([_UNTOUCHED] if _MARKS.search(self.text) else [])]
-        return [match.span() for pattern in patterns for match in pattern.finditer(self.text)]
+        spans = sorted(match.span() for pattern in patterns for match in pattern.finditer(self.text))
+        starts = [start for start, _ in spans]
+        ends = [0, *accumulate((end for _, end in spans), max)]
+        return lambda place: place < ends[bisect.bisect_right(starts, place)]
 
     def _excluded(self, start: int, end: int) -> bool:
         """Return whether the words directly before or behind an expression make it mean something else."""

@@ -14,7 +14,8 @@ _UNSPACED = re.compile(
 )
 # Base64, hexadecimal digests and keys: no question has them, and each would be a word of its own.
 LONGEST_WORD = 60
-_DATA = re.compile(r"(?=[A-Za-z0-9+/=_-]*\d)(?=[A-Za-z0-9+/=_-]*[a-z])(?=[A-Za-z0-9+/=_-]*[A-Z])[A-Za-z0-9+/=_-]{61,}")
+_DATA = re.compile(r"[A-Za-z0-9+/=_-]{61,}")
+_OF_DATA = (re.compile(r"\d"), re.compile(r"[a-z]"), re.compile(r"[A-Z]"))
 # Scripts with marks that the index takes for the end of a word, and those above.
 _WITH_MARKS = re.compile("[\u0591-\u1dff\u2c00-\uabff\uf900-\ufdff\U00020000-\U0003ffff]")
 
@@ -26,7 +27,7 @@ def index_words(text: str) -> list[str]:
     than ``LONGEST_WORD`` letters and digits are left out.
     """
     if len(text) > LONGEST_WORD and max(map(len, text.split()), default=0) > LONGEST_WORD:
-        text = _DATA.sub(" ", text)
+        text = _DATA.sub(_without_data, text)
     if text.isascii() or not _WITH_MARKS.search(text):
         return [word for word in words_of(text) if len(word) <= LONGEST_WORD]
     words: list[str] = []
@@ -36,6 +37,11 @@ def index_words(text: str) -> list[str]:
         elif len(word) <= LONGEST_WORD:
             words.append(word)
     return words
+
+
+def _without_data(run: re.Match[str]) -> str:
+    # Looked at once for each run: as conditions within the expression, they would be tried at each of its characters.
+    return " " if all(kind.search(run[0]) for kind in _OF_DATA) else run[0]
 
 
 def is_pair(word: str) -> bool:

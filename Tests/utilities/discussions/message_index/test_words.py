@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from contextlib import closing
 
 from Middleware.utilities.discussions.message_index.message_tables import INDEX_TABLE
@@ -126,3 +127,15 @@ def test_terms(word: str, term: Term) -> None:
 )
 def test_a_phrase_stands_in_a_text(phrase: str, text: str, expected: bool) -> None:
     assert stands_in(phrase.split(), text.split()) is expected
+
+
+@table(
+    "text",
+    ["1" * 300000, "ab12" * 75000, "-" * 300000, "ab1=/" * 60000, "a" * 60 + (" " + "A" * 60) * 5000],
+    ids=lambda text: text[:5],
+)
+def test_long_runs_take_no_longer_than_they_are_long(text: str) -> None:
+    """Quadratic time would be minutes."""
+    began = time.process_time()
+    index_words(text)
+    assert time.process_time() - began < 5
