@@ -210,6 +210,8 @@ _MOST_BETWEEN = 2
 # One to three that are missing behind a greeting were deleted.
 _LEAST_GAP = 4
 _NEWEST_KEPT = 8
+# So many messages tell two places apart, but in a history of repeated ones.
+_NEAR = 64
 
 
 @dataclass(frozen=True)
@@ -274,21 +276,41 @@ def kept_greeting(history: Sequence[PathMessage], newest: Sequence[str]) -> Gap 
     agreeing = _agreeing(history, newest)
     if agreeing not in (1, 2) or len(history) <= agreeing:
         return None
-    there, counts = {key for message in history for key in message.keys}, Counter(newest)
+    there = {key for message in history for key in message.keys}
     if not _shows_newest(there, newest):
         return None
+    found = _gaps(history, newest, agreeing, there)
+    # Of a history of repeated messages, any of these places may be it: they are not all compared up to the end.
+    near = {at: _agreeing(history[agreeing : agreeing + _NEAR], newest[at : at + _NEAR]) for at in found}
+    most = max(near.values(), default=0)
+    nearest = [at for at in found if near[at] == most]
+    if len(nearest) > _MOST_PLACES:
+        nearest = [*nearest[: _MOST_PLACES // 2], *nearest[-_MOST_PLACES // 2 :]]
+    best = max(nearest, key=lambda at: (_agreeing(history[agreeing:], newest[at:]), -at), default=0)
+    return Gap(agreeing, best - agreeing) if best else None
+
+
+def _gaps(
+    history: Sequence[PathMessage], newest: Sequence[str], agreeing: int, there: Collection[str]
+) -> Sequence[int]:
+    """Return where in ``newest`` the history may go on behind its first messages; those between are missing."""
+    counts = Counter(newest)
+    single = {key: at for at, key in enumerate(newest) if counts[key] == 1}
+    repeated: set[str] = set()
 
     def is_gap(at: int) -> bool:
         """Return whether those before ``at`` are missing, but for repeated ones."""
-        missing = newest[agreeing:at]
         first = history[agreeing : min(at, agreeing + _NEWEST_KEPT) + _MOST_BETWEEN]
-        near = {key for message in first for key in message.keys if counts[key] == 1}
-        return near.isdisjoint(missing) and 2 * len(there.intersection(missing)) <= len(missing)
+        is_there = any(agreeing <= single.get(key, -1) < at for message in first for key in message.keys)
+        return not is_there and 2 * len(repeated) <= at - agreeing
 
-    begins = range(agreeing + _LEAST_GAP, len(newest) - _NEWEST_KEPT + 1)
-    found = [at for at in begins if newest[at] in history[agreeing].keys and is_gap(at)]
-    best = max(found, key=lambda at: (_agreeing(history[agreeing:], newest[at:]), -at), default=0)
-    return Gap(agreeing, best - agreeing) if best else None
+    found = []
+    for at in range(agreeing, len(newest) - _NEWEST_KEPT + 1):
+        if at >= agreeing + _LEAST_GAP and newest[at] in history[agreeing].keys and is_gap(at):
+            found.append(at)
+        if newest[at] in there:
+            repeated.add(newest[at])
+    return found
 
 
 def _shows_newest(there: Collection[str], newest: Sequence[str]) -> bool:

@@ -481,3 +481,13 @@ def test_what_the_search_for_the_conversation_costs(stored: int) -> None:
     own = known_keys(0, 0, keys[:4], keys)
     others = [known_keys(number, number, ["x"] * 4, [f"{number} {key}" for key in keys]) for number in range(1, stored)]
     assert calls_of(lambda: conversation_of(said, [own, *others])) < 10_000
+
+
+@table("texts", [3, 7, 97])
+def test_what_a_gap_costs_where_messages_are_repeated(texts: int) -> None:
+    def calls(count: int) -> int:
+        keys = [f"say {index % texts}" for index in range(count)]
+        said = [PathMessage(key) for key in (*keys[:2], *keys[count // 2 :])]
+        return calls_of(lambda: kept_greeting(said, keys))
+
+    assert calls(8000) < 5 * calls(2000)
