@@ -32,13 +32,15 @@ EARLIEST = int(datetime(2000, 1, 1, tzinfo=UTC).timestamp())
 _MOST_SECONDS, _MOST = 1e11, 1e30
 # In characters: a longer value is not a time.
 _LONGEST = 80
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 # Of a front-end's history, so that each request reads only the new ones.
 _KEPT = 20_000
 
 _MONTHS = {folded(name)[:3]: number for number, name in enumerate(MONTHS, 1)} | {"mai": 5, "okt": 10, "dez": 12}
 _CLOCK = (
-    r"(?:[T ,@]{1,4}(?P<hour>\d{1,2}) ?[:h] ?(?P<minute>\d{1,2})(?: ?[:m] ?(?P<second>\d{1,2})s?)?(?:[., ]?\d+(?:ms)?)?"
-    r" ?(?:(?P<half>[ap])\.?m\b)?(?: ?(?P<utc>GMT|UTC|Z)\b)?)?"
+    r"(?:(?:[T ,@]{1,4}|,? (?:at|um) )(?P<hour>\d{1,2}) ?[:h] ?"
+    r"(?P<minute>\d{1,2})(?: ?[:m] ?(?P<second>\d{1,2})s?)?(?:[., ]?\d+(?:ms)?)?"
+    r" ?(?:(?P<half>[ap])\.?m\b)?(?: ?(?:(?P<utc>GMT|UTC|Z)\b)?(?P<offset>[+-]\d{2}:?\d{2})?(?!\d))?)?"
 )
 _DAYS = tuple(
     re.compile(rf"(?<!\d){day}(?!\d){_CLOCK}", re.IGNORECASE)
@@ -121,8 +123,8 @@ def calendar_of(name: str) -> Calendar:
 def _moment(value: str) -> datetime | int | None:
     """Return a time in Unix seconds, or one of the user's time zone; None for what is not one."""
     text = value.strip("()[]<> \t\r\n")
-    if text.isdecimal():
-        return _seconds(int(text))
+    if _NUMBER.fullmatch(text) and (seconds := _seconds(float(text))) and seconds >= EARLIEST:
+        return seconds
     moment = _written(text)
     return SERVER.seconds(moment) if moment is not None and moment.tzinfo else moment
 
@@ -166,7 +168,9 @@ def _read(parts: Mapping[str, str | None]) -> datetime:
     hour, minute, second = (int(parts.get(part) or 0) for part in ("hour", "minute", "second"))
     if half := parts.get("half"):
         hour = hour % 12 + (12 if half in "pP" else 0)
-    return datetime(year, month, day, hour, minute, second, tzinfo=UTC if parts.get("utc") else None)
+    zone = parts.get("offset") or ("+0000" if parts.get("utc") else "")
+    offset = datetime.strptime(zone, "%z").tzinfo if zone else None
+    return datetime(year, month, day, hour, minute, second, tzinfo=offset)
 
 
 def time_in(value: object, calendar: Calendar) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from Middleware.utilities.discussions.message_index.words import index_words, is_pair
@@ -44,9 +44,12 @@ _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _JSON_REST = re.compile(r'[\[\]{}"\s,]*\Z|[\[{][\[{"\s]|"[^"]*"\s*:')
 _OBJECT = re.compile(r"\s*(?:```\w*\s*)?\[?\s*\{")
 _LIST_OF_STRINGS = re.compile(r'\s*(?:```\w*\s*)?\[\s*"')
-_BULLET = re.compile(r"[-*•–—·▪‣○●>+]\s+")
+_BULLET = re.compile(r"[-*•–—·▪‣○●>+✓✔✅➤➢→]\s+|[-•](?=[^\W\d_])")
+# Of a list of tasks. It is no list in JSON that is empty.
+_CHECKBOX = re.compile(r"^([ \t]*(?:[-*+•]|\d{1,3}[.)])[ \t]+)\[[ xX]?\][ \t]+(?=\S)", re.MULTILINE)
 _NUMBER = re.compile(r"\(?(\d{1,3})(?:[.):]\s+|[、．]\s*)")
 _LABEL = re.compile(r"([^\W\d_]+)(?: \d+)?(?:: +|：\s*)(?=\S)")
+_EMPHASIS = re.compile(r"([*_])([^*_]+)\1\Z")
 _QUOTES = "\"'“”„‟«»‹›「」『』`"
 _TAG_LINE = re.compile(r"<[^<>]*>\Z")
 # A line that ends so goes on: a heading, or what was cut off.
@@ -76,9 +79,13 @@ class Reading:
 
 def read_memories(answer: str, reading: Reading) -> list[Item] | None:
     """Return the memories in JSON or lines; [] for an answer that has nothing to remember; None for an unusable one."""
+    answer = _CHECKBOX.sub(r"\1", answer)
     found = parse_memories(answer)
-    if found == [] or len(answer) > MOST_CHARACTERS:
+    if len(answer) > MOST_CHARACTERS:
         return found
+    if found == []:
+        # Some models write facts, and an empty list below them.
+        return _kept_lines(answer, reading) or [] if reading.built_in else []
     text = without_thinking(answer).strip()
     if found is None or not ("```" in text or _is_whole(text)):
         # JSON that is broken: the objects in it that are whole, also behind one that is not.
@@ -90,7 +97,15 @@ def read_memories(answer: str, reading: Reading) -> list[Item] | None:
     if all(len(index_words(line)) < _LEAST_WORDS for line in lines):
         # "None", for example, and nothing else.
         return [] if lines else None
-    return _kept(storable_items(_item(line, reading) for line in lines), reading)[:MOST_LINES] or None
+    return _kept_items(lines, reading) or None
+
+
+def _kept_lines(answer: str, reading: Reading) -> list[Item]:
+    return _kept_items(_lines(without_thinking(answer).strip(), reading), reading)
+
+
+def _kept_items(lines: Iterable[str], reading: Reading) -> list[Item]:
+    return _kept(storable_items(_item(line, reading) for line in lines), reading)[:MOST_LINES]
 
 
 def _is_whole(text: str) -> bool:
@@ -181,17 +196,21 @@ def _bare_lines(text: str) -> Iterator[str]:
             continue
         if mark := _BULLET.match(bare):
             bare = bare[mark.end() :]
-        # Any other number at the beginning may be that of a day.
-        if (mark := _NUMBER.match(bare)) and int(mark[1]) in (1, number + 1):
+        # Any other number at the beginning may be that of a day; within a list, some numbers may be missing.
+        if (mark := _NUMBER.match(bare)) and (int(mark[1]) == 1 or ")" in mark[0] or 0 < number < int(mark[1])):
             number, bare = int(mark[1]), bare[mark.end() :]
-        bare = _unquoted(bare.replace("**", "").strip())
+        bare = _unquoted(_EMPHASIS.sub(r"\2", bare.replace("**", "").strip()))
         if bare and len(index_words(bare)) <= MOST_WORDS_OF_A_LINE:
             yield bare
 
 
 def _unquoted(line: str) -> str:
     inside = line.rstrip(",")
-    return inside.strip(_QUOTES).strip() if inside[:1] in _QUOTES and inside[-1:] in _QUOTES else line
+    if not (inside and inside[0] in _QUOTES and inside[-1] in _QUOTES):
+        return line
+    # Not '"Bolt" is what she calls "the dog"'. An apostrophe within a word is no quotation mark.
+    mark = re.escape(inside[0])
+    return line if re.search(rf"{mark}(?!\w)|(?<!\w){mark}", inside[1:-1]) else inside.strip(_QUOTES).strip()
 
 
 def _ends_early(lines: Sequence[str], reading: Reading) -> bool:
