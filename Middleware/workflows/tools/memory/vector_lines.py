@@ -45,7 +45,7 @@ _JSON_REST = re.compile(r'[\[\]{}"\s,]*\Z|[\[{][\[{"\s]|"[^"]*"\s*:')
 _OBJECT = re.compile(r"\s*(?:```\w*\s*)?\[?\s*\{")
 _LIST_OF_STRINGS = re.compile(r'\s*(?:```\w*\s*)?\[\s*"')
 _BULLET = re.compile(r"[-*•–—·▪‣○●>+✓✔✅➤➢→]\s+|[-•](?=[^\W\d_])")
-# Of a list of tasks. It is no list in JSON that is empty.
+# Of a list of tasks: it must not count as an empty list in JSON.
 _CHECKBOX = re.compile(r"^([ \t]*(?:[-*+•]|\d{1,3}[.)])[ \t]+)\[[ xX]?\][ \t]+(?=\S)", re.MULTILINE)
 _NUMBER = re.compile(r"\(?(\d{1,3})(?:[.):]\s+|[、．]\s*)")
 _LABEL = re.compile(r"([^\W\d_]+)(?: \d+)?(?:: +|：\s*)(?=\S)")
@@ -208,7 +208,7 @@ def _unquoted(line: str) -> str:
     inside = line.rstrip(",")
     if not (inside and inside[0] in _QUOTES and inside[-1] in _QUOTES):
         return line
-    # Not '"Bolt" is what she calls "the dog"'. An apostrophe within a word is no quotation mark.
+    # Not '"Bolt" is what she calls "the dog"'. An apostrophe within a word does not count.
     mark = re.escape(inside[0])
     return line if re.search(rf"{mark}(?!\w)|(?<!\w){mark}", inside[1:-1]) else inside.strip(_QUOTES).strip()
 
