@@ -5,6 +5,7 @@ What a client no longer sends was not deleted: only what is missing between or b
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ MOST_AT_ONCE = 2_000
 # Messages behind a known one that are compared to choose between rows with the same key.
 _COMPARED = 8
 # The distance of neighbours, and of messages between which some were inserted or deleted.
-_STEP, _NEAR = 1.5, 4
+_STEP, _NEAR = 1.5, 16
 # A beginning that was deleted is among the first rows of its conversation.
 _FIRST_ROWS = 10
 # Messages at the end in which a request differs from the one before, at most; the least that both have in common.
@@ -212,17 +213,21 @@ class _Filling:
         return [unit for unit, _ in itertools.takewhile(lambda pair: pair[0].is_one_of(pair[1]), pairs)]
 
     def _best_place(self, first: int) -> float:
-        """Return the row behind which most of the next messages follow; of equal ones the newest."""
+        """Return the row behind which most of the next messages follow; of equal ones the newest on the path."""
 
-        def following(place: Place) -> int:
-            at, count = place.at, 0
-            for places in self._places[first + 1 : first + 1 + _COMPARED]:
-                after = next((other.at for other in places if at < other.at <= at + _NEAR), None)
-                if after is not None:
-                    at, count = after, count + 1
-            return count
+        def following(place: Place) -> tuple[int, int]:
+            ends: list[float] = []
+            exact = 0
+            for index, places in enumerate(self._places[first + 1 : first + 1 + _COMPARED], 1):
+                near = [other.at for other in places if place.at < other.at <= place.at + _NEAR]
+                # An edited message is likelier than a new one in front of which another is cut off.
+                exact += any(abs(at - place.at - index) < _STEP / 3 for at in near)
+                for at in reversed(near):
+                    length = bisect.bisect_left(ends, at)
+                    ends[length : length + 1] = [at]
+            return len(ends), exact
 
-        return max((following(place), place.at) for place in self._places[first])[1]
+        return max((*following(place), place.on_trail, place.at) for place in self._places[first])[3]
 
     def _behind_greeting(self, number: int, place: float) -> _Start | None:
         """Return the start of a client that keeps the greeting and cuts behind it."""
@@ -244,12 +249,16 @@ class _Filling:
     def _store(self, known: int | None, facts: ChatFacts, start: _Start) -> Filled:
         writing, history, begins = self._writing, self._history, len(start.found)
         number = writing.next_conversation() if known is None else known
-        units = self._index.stretch(number, start.place) if start.place is not None else []
+        before = {unit.ids for unit in start.found if unit is not None}
+        stretch = self._index.stretch(number, start.place) if start.place is not None else []
+        # A variant may stand at the place of another message.
+        units = [unit for unit in stretch if unit.ids not in before]
         found = start.found + align(self._index.keys(history[begins:]), units)
         gaps = gaps_of(found[begins:], units)
         places = [gap.places() for gap in gaps]
         if None in places:
             writing.renumber(number)
+            self._recent = None
             return self.run()
         tentative = self._settle(known, number)
         filled = Filled(number, tentative, [()] * len(self._all))
