@@ -139,7 +139,8 @@ class MemoryStore:
         if not any(SAID in entry for entry in entries):
             return pairs_as_json(pairs)
         known = {(entry["text_block"], entry["hash"]): _said_in(entry) for entry in entries}
-        gone = [entry for entry in entries if (entry["text_block"], entry["hash"]) not in set(pairs)]
+        kept = set(pairs)
+        gone = [entry for entry in entries if (entry["text_block"], entry["hash"]) not in kept]
         # A memory that is edited, or joined from several, has the hash of the last of them.
         last = {entry["hash"]: _said_in(entry) for entry in gone}
         first = next((entry[SAID_FROM] for entry in gone if SAID_FROM in entry), "")
@@ -318,15 +319,25 @@ def _said_in(entry: Mapping[str, object]) -> dict[str, str]:
 
 def _with_other_keys(pairs: Sequence[Pair], before: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
     """Return memories as JSON, each with the other keys of its entry."""
-    left = list(before)
+    texts, hashes = (_places(before, key) for key in ("text_block", "hash"))
+    taken: set[int] = set()
     found: list[dict[str, object]] = []
     for text, stored in pairs:
         # A memory whose text was changed has its hash, and one whose hash was changed its text.
-        alike = [entry for entry in left if entry.get("text_block") == text]
+        alike = [place for place in texts.get(text, ()) if place not in taken]
         # One that replaces several has none of their keys.
         if not alike and len(pairs) == len(before):
-            alike = [entry for entry in left if entry.get("hash") == stored]
-        entry = max(alike, key=lambda one: one.get("hash") == stored, default={})
-        left = [one for one in left if one is not entry]
+            alike = [place for place in hashes.get(stored, ()) if place not in taken]
+        best = max(alike, key=lambda place: before[place].get("hash") == stored, default=None)
+        if best is not None:
+            taken.add(best)
+        entry = {} if best is None else before[best]
         found.append({**entry, "text_block": text, "hash": stored})
+    return found
+
+
+def _places(entries: Sequence[Mapping[str, object]], key: str) -> Mapping[object, Sequence[int]]:
+    found: dict[object, list[int]] = {}
+    for place, entry in enumerate(entries):
+        found.setdefault(entry.get(key), []).append(place)
     return found
