@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from Middleware.common import instance_global_variables as instance
-from Tests.api.api_lab import ApiLab, settled
+from Middleware.utilities.discussions.message_index import message_rows
+from Tests.api.api_lab import CHAT, ApiLab, settled
 from Tests.stub_backend import StubBackend
 from Tests.tables import table
 from Tests.workflows.engine_lab import assistant, reply_to, user
@@ -187,3 +190,34 @@ def test_a_damaged_file_is_moved_away(lab: Lab, caplog: pytest.LogCaptureFixture
     assert "A heron?" in lab.ask("heron")[1]
     assert len([other for other in path.parent.iterdir() if re.search(r"\.db\.corrupt-\d+$", other.name)]) == 1
     assert [record.levelname for record in caplog.records if "is damaged" in record.message] == ["WARNING"]
+
+
+def test_a_file_that_others_write_to_is_filled_by_the_next_request(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = talk(lab, "A heron stood there.", "A heron?", "Yes, a heron.", "Fine herons.")
+    monkeypatch.setattr(message_rows, "BUSY_SECONDS", 0.05)
+    with closing(sqlite3.connect(lab.path(), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert lab.say(*said, user("An egret, too."), answer="Well.") == "Well."
+        assert lab.say(*said, user("An egret, too."), answer="Well.") == "Well."
+        other.execute("ROLLBACK")
+    assert [record.levelname for record in caplog.records if "could not be stored" in record.message] == ["WARNING"]
+    assert not any("egret" in line for line in lab.ask("egret"))
+    lab.say(*said, user("An egret, too."), assistant("Well."), user("So."), answer="Yes.")
+    assert any(line.endswith("User: An egret, too.") for line in lab.ask("egret"))
+
+
+def test_a_stopped_answer_is_stored_as_far_as_it_came(lab: Lab) -> None:
+    said = talk(lab, "A heron stood there.", "A heron?", "Yes, a heron.", "Fine herons.")
+    lab.api.backend.responder = lambda request: reply_to(request, "The stork has left, and nothing else came.")
+    body = {"messages": [user(f"[DiscussionId]mill[/DiscussionId]{said[0]['content']}"), *said[1:], user("And?")]}
+    response = lab.api.client.post(CHAT, data=json.dumps({**body, "stream": True}))
+    chunks = iter(response.response)
+    received = b""
+    while b"ork" not in received:
+        received += next(chunks)
+    response.close()
+    assert settled()
+    found = [line.partition("] ")[2] for line in lab.ask("And what of the heron?", node={"maxTokens": 2000})]
+    assert any(line.startswith("Assistant: The") and "nothing else" not in line for line in found)
