@@ -40,6 +40,8 @@ class Language:
 
     months: Sequence[str]
     weekdays: Sequence[str]
+    other_weekdays: Mapping[str, int]
+    """Further names of days, with their positions."""
     which: Mapping[str, int]
     numbers: Mapping[str, int]
     few: Mapping[str, int]
@@ -56,6 +58,8 @@ class Language:
     """Past, if an auxiliary is in the sentence."""
     auxiliaries: str
     not_past_after: str
+    lasting: str
+    """With one of these, and without an auxiliary, a number of years is not one up to the present."""
     future: str
     day: str
     weeks: Mapping[int, str]
@@ -72,6 +76,7 @@ _PAST_FORMS = "|".join(sorted({form for row in IRREGULAR_VERBS for form in row[1
 _ENGLISH = Language(
     months=MONTHS,
     weekdays=WEEKDAYS,
+    other_weekdays={},
     which={"last": -1, "this past": -1, "this": 0, "next": 1},
     numbers=_counted(
         "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -113,13 +118,16 @@ _ENGLISH = Language(
     r"|(?-i:\b(?:last|in) (?:march|may)\b)",
     not_after=r"\b(?:the|every|each|or|ago|once|twice|times|not (?:until|till)|(?:day|week|month|year)s? from)",
     not_before=r" of\b(?! course)| (?:mornings|afternoons|evenings|nights)\b| or (?:so|{numbers})\b"
-    r"| and (?:a half\b|{numbers} {units}\b(?! ago))",
+    r"| (?:of )?(?:last|this|next) year\b| and (?:a half\b|{numbers} {units}\b(?! ago))",
     past=r"\b(?:(?:was|were|did|had)(?:n['’]t)?|been|used|died|tied|lied|agreed|"
+    r"threw|blew|tore|swore|shook|hung|stuck|swept|wept|struck|shone|dug|fled|dealt|dreamt|learnt|sank|sprang|overslept|"
+    r"(?:ha(?:ve|s|d)|['’]ve) (?:read|put|cut|hit|let|set|shut|cost|hurt|beat)|"
     rf"{_PAST_FORMS}|(?!hundred|naked|wicked|sacred)[a-z]{{2,}}[^\W_e]ed)\b",
     participles="(?!)",
-    auxiliaries=r"\b(?:have|has|haven['’]t|hasn['’]t)\b|['’]ve\b|(?<!had\s)\bbeen\b",
+    auxiliaries=r"\b(?:(?:have|has)(?! to\b)|haven['’]t|hasn['’]t)\b|['’]ve\b|(?<!had\s)\bbeen\b",
     # "The shop is closed on Friday" is of the present.
     not_past_after=r"(?:\b(?:am|is|are|be|being|gets?|getting|will have)|['’](?:s|re|m))(?: (?:not|\w+ly))? ",
+    lasting=r"\b(?:is|are|be|to|lasts?|runs?|valid|can|could|would|should|must|might|may)\b",
     future=r"\b(?:will|won['’]t|gonna)\b|['’]ll\b|(?<!was\s)(?<!were\s)\bgoing to\b",
     day="{0.day} {1} {0.year}",
     weeks={-1: "the week before {}", 0: "the week of {}", 1: "the week after {}"},
@@ -130,17 +138,23 @@ _ENGLISH = Language(
 
 _PRETERITES = (
     "war warst waren hatte hattest hatten wurde wurden worden ging gingen kam kamen sah sahen traf trafen fuhr fuhren "
-    "gab gaben nahm nahmen lief liefen schrieb schrieben sprach sprachen aß aßen trank tranken schlief schliefen blieb "
-    "blieben fand fanden fiel fielen flog flogen half halfen hielt hielten ließ ließen las lasen lag lagen rief riefen "
-    "saß saßen stand standen starb starben verlor verloren begann begannen bekam bekamen dachte dachten brachte "
-    "brachten kannte kannten wusste wussten musste mussten konnte konnten wollte wollten sollte sollten durfte durften "
-    "mochte mochten machte machten kaufte kauften sagte sagten fragte fragten spielte spielten besuchte besuchten "
-    "lernte lernten kochte kochten wohnte wohnten lebte lebten hörte hörten holte holten brauchte brauchten zeigte "
-    "zeigten feierte feierten reiste reisten tanzte tanzten"
+    "gab gaben nahm nahmen lief liefen schrieb schrieben sprach sprachen aß aßen trank tranken schlief schliefen "
+    "blieb blieben fand fanden fiel fielen flog flogen half halfen hielt hielten ließ ließen las lasen lag lagen rief "
+    "riefen saß saßen stand standen starb starben verlor verloren begann begannen bekam bekamen dachte dachten "
+    "brachte brachten kannte kannten wusste wussten musste mussten konnte konnten wollte wollten sollte sollten "
+    "durfte durften mochte mochten machte machten kaufte kauften sagte sagten fragte fragten spielte spielten "
+    "besuchte besuchten lernte lernten kochte kochten wohnte wohnten lebte lebten hörte hörten holte holten brauchte "
+    "brauchten zeigte zeigten feierte feierten reiste reisten tanzte tanzten zog zogen sang sangen schwamm schwammen "
+    "warf warfen stieg stiegen trug trugen schloss schlossen vergaß vergaßen gewann gewannen verließ verließen "
+    "verstand verstanden rannte rannten trat traten baute bauten malte malten putzte putzten lachte lachten weinte "
+    "weinten stellte stellten legte legten setzte setzten packte packten suchte suchten bestellte bestellten erzählte "
+    "erzählten schickte schickten schenkte schenkten verkaufte verkauften verpasste verpassten wachte wachten erfuhr "
+    "erfuhren bat baten brach brachen"
 )
 _GERMAN = Language(
     months="Januar Februar März April Mai Juni Juli August September Oktober November Dezember".split(),
     weekdays="Montag Dienstag Mittwoch Donnerstag Freitag Samstag Sonntag".split(),
+    other_weekdays={"Sonnabend": 5},
     which={"letzt": -1, "vergangen": -1, "dies": 0, "nächst": 1, "kommend": 1},
     numbers=_counted(
         "ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn "
@@ -162,7 +176,7 @@ _GERMAN = Language(
         ("heute", "heute{part}", Kind.DAY, 0),
         ("morgen", "morgen{part}", Kind.DAY, 1),
         ("bermorgen", "übermorgen{part}", Kind.DAY, 2),
-        ("tag mittwoch", "(?:{which}e[nmrs]?|am) {weekday}{part}", Kind.WEEKDAY, None),
+        ("tag mittwoch sonnabend", "(?:{which}e[nmrs]?|am) {weekday}{part}", Kind.WEEKDAY, None),
         ("woche monat jahr", "{which}e[nmrs]? (?P<unit>woche|wochenende|monat|jahr)", Kind.UNIT, None),
         ("wochenende", "am wochenende", Kind.WEEKEND, None),
         ("vorletzt", "vorletzten {month}", Kind.NAMED_MONTH, -2),
@@ -185,6 +199,7 @@ _GERMAN = Language(
     r"(?:t|en)|(?:be|er|ent|ver|zer)[a-z\xdf-\xff]{3,}t|[a-z\xdf-\xff]{2,}iert)\b",
     auxiliaries=r"\b(?:hab|habe|hast|hat|haben|habt|bin|bist|ist|sind|seid)\b",
     not_past_after="(?!)",
+    lasting="(?!)",
     future=r"\b(?:werden?|wirst|wird|werdet)\b",
     day="{0.day}. {1} {0.year}",
     weeks={-1: "Woche vor dem {}", 0: "Woche vom {}", 1: "Woche nach dem {}"},

@@ -39,11 +39,14 @@ _BLANK = r"(?:[^\S\n]{0,4}\s[^\S\n]{0,4})"
 _SPELLINGS = {"ä": "(?:ä|a\u0308|ae)", "ö": "(?:ö|o\u0308|oe)", "ü": "(?:ü|u\u0308|ue)", "ß": "(?:ß|ss)", " ": _BLANK}
 # What this module puts into a text, and dates behind an expression, of this module or of the writer.
 _BRACKETS = r"\([^()\n]{0,40}\)"
+# In dates that are written behind an expression, also shortened.
+_MONTH = r"(?:{months}|(?:jan|feb|mar|apr|jun|jul|aug|sept?|o[ck]t|nov|de[cz])\b\.?)"
 _DATED = (
-    r" ?[(\[][^()\[\]\n]{0,80}(?:\d{4}|\d(?:st|nd|rd|th|\.)? (?:of )?{months}|{months} \d|\b\d{1,2}(?:\.\d{1,2}\.|/\d))"
-    r"[^()\[\]\n]{0,80}[)\]]"
+    r" ?[(\[][^()\[\]\n]{0,80}"
+    rf"(?:\d{{4}}|\d(?:st|nd|rd|th|\.)? (?:of )?{_MONTH}|{_MONTH} \d|\b\d{{1,2}}(?:\.\d{{1,2}}\.|/\d))"
+    rf"[^()\[\]\n]{{0,80}}[)\]]| ?[(\[]{_MONTH}[)\]]"
     r"|(?:,| [–—-])? (?:(?:on|am|the|dem|den|der) ){0,2}"
-    r"(?:\d{1,2}(?:st|nd|rd|th|\.)(?!\d)|\d{1,2} (?:of )?{months}\b|{months} \d|\d{4}\b|\d{1,2}[./]\d)"
+    rf"(?:\d{{1,2}}(?:st|nd|rd|th|\.)(?!\d)|\d{{1,2}} (?:of )?{_MONTH}(?!\w)|{_MONTH} \d|\d{{4}}\b|\d{{1,2}}[./]\d)"
 )
 _MARKS = re.compile(r"[\"`„“«»‚‘>={};/$#\t~]|(?<!\w)'|\w\(| {4}|\):")
 _UNTOUCHED = re.compile(
@@ -135,7 +138,7 @@ def _pattern(language: str, expression: str, flags: int = re.IGNORECASE | re.MUL
     words = LANGUAGES[language]
     meanings = {
         "which": words.which,
-        "weekday": words.weekdays,
+        "weekday": (*words.weekdays, *words.other_weekdays),
         "month": words.months,
         "number": [r"\d{1,3}", *sorted((*words.numbers, *words.few), key=len, reverse=True)],
         "unit": words.units,
@@ -276,7 +279,9 @@ class _Expressions:
 
     def _weekday(self, match: re.Match[str], step: int | None) -> str:
         tense = PRESENT if step else self._tense(match)
-        days = _values(self.language, "weekdays")[_plain(match["weekday"])] - self.said.weekday()
+        known, other = (self._value(table, match["weekday"]) for table in ("weekdays", "other_weekdays"))
+        days = (known if other is None else other) or 0
+        days -= self.said.weekday()
         # "This" day is that of the week, unless the verb is of the past before it, or of the future after it.
         if step is None or days * tense < 0:
             step = step or tense
@@ -328,7 +333,11 @@ class _Expressions:
 
     def _reaches_now(self, match: re.Match[str]) -> bool:
         """Return whether what has lasted for some years has not ended: "for two years" with a perfect or a present."""
-        return self._has_auxiliary(self._sentence(match)) or self._tense(match) == PRESENT
+        sentence = self._sentence(match)
+        if self._has_auxiliary(sentence):
+            return True
+        is_lasting = self._plainly(self.words.lasting).search(self.lowered, *sentence) is not None
+        return not is_lasting and self._tense(match) == PRESENT
 
     def _plainly(self, expression: str) -> re.Pattern[str]:
         """Compile an expression that is looked for in lower case, as written."""
