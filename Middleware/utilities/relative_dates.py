@@ -19,6 +19,8 @@ from Middleware.utilities.stop_words import ENGLISH, STOP_WORDS, folded, languag
 
 # A message that consists of dates, such as a calendar, must not double in size.
 MOST_INSERTIONS = 8
+# The sentence around each is searched for verbs: a text of a megabyte that consists of them would take ten seconds.
+_MOST_EXPRESSIONS = 1000
 # What excludes an expression stands directly before it, and its verb near to it. In characters.
 _NEAR_BEFORE, _NEAR = 60, 200
 # Not "11. März".
@@ -181,7 +183,8 @@ class _Expressions:
             return
         is_untouched = self._untouched()
         position = 0
-        for match, kind, step in sorted(found, key=lambda one: (one[0].start(), -one[0].end())):
+        found.sort(key=lambda one: (one[0].start(), -one[0].end()))
+        for match, kind, step in found[:_MOST_EXPRESSIONS]:
             start, end = match.span()
             # Of expressions that overlap, the first and longest counts, even where it means nothing.
             if start < position or not _BEGINNING.match(self.text, start):
