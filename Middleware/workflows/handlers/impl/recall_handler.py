@@ -98,7 +98,7 @@ class RecallHandler(BaseHandler):
                 "embeddingEndpointName",
                 "str",
                 "",
-                "Endpoint whose vectors are compared, to find by meaning as well.",
+                "Not used yet: messages are found by their words alone.",
                 names="endpoint",
             ),
             ConfigKey(
