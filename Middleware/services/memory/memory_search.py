@@ -17,7 +17,7 @@ from Middleware.models.run_step import reading
 from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.memory.embedding_service import EmbeddingService
 from Middleware.services.memory.memory_settings import HYBRID, KEYWORD, SEMANTIC
-from Middleware.services.memory.memory_store import SAID
+from Middleware.services.memory.memory_store import SAID, SAID_FROM
 from Middleware.utilities.discussion_state import VECTOR_DATABASE, DiscussionState
 from Middleware.utilities.discussions.vector_memory import MemoryRow, SearchableMemories
 from Middleware.utilities.discussions.vector_memory.keyword_search import split_query
@@ -217,7 +217,9 @@ def _text(row: MemoryRow, with_date: bool) -> str:
 
 def _day(row: MemoryRow) -> str:
     """Return the day on which the newest message of a memory was sent, else that on which it was stored."""
-    said = day_of(_metadata(row).get(SAID))
+    metadata = _metadata(row)
+    # The writer stores both. One alone is what an LLM has written into the memory.
+    said = day_of(metadata.get(SAID)) if SAID_FROM in metadata else None
     return str(said or str(row["date_added"])[:10])
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
+from Middleware.services.memory.memory_store import SAID, SAID_FROM
 from Middleware.utilities.discussions.message_index.ranking import BEGUN, MOST, NAMED, SATURATION
 from Middleware.utilities.discussions.message_index.terms import Query, Term
 from Middleware.utilities.discussions.message_index.words import index_words, is_pair
@@ -101,10 +102,11 @@ def _fact(
 
 def _said(metadata: dict[str, object], added: str) -> tuple[float | None, bool]:
     """Return the time of a memory, and whether that is known to the day."""
-    newest, oldest = (_seconds(metadata.get(key)) for key in ("said", "said_from"))
-    if newest is None:
+    newest, oldest = (_seconds(metadata.get(key)) for key in (SAID, SAID_FROM))
+    # The writer stores both. One alone is what an LLM has written into the memory.
+    if newest is None or oldest is None:
         return _seconds(added), False
-    return newest, oldest is None or newest - oldest < _DAY
+    return newest, newest - oldest < _DAY
 
 
 def _seconds(moment: object) -> float | None:

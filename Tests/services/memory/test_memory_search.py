@@ -127,6 +127,25 @@ def test_dates(folder: DiscussionFolder) -> None:
 
 
 @pytest.mark.parametrize(
+    ("times", "day"),
+    [
+        ({"said": "1999-03-12T09:00:00+01:00", "said_from": "1999-03-11T09:00:00+01:00"}, "1999-03-12"),
+        # An LLM may write such a field into its memory.
+        ({"said": "1999-03-12"}, ""),
+        ({"said_from": "1999-03-12T09:00:00+01:00"}, ""),
+        ({"said": "yesterday", "said_from": "yesterday"}, ""),
+    ],
+)
+def test_a_memory_has_the_day_of_its_messages_if_the_writer_stored_it(
+    folder: DiscussionFolder, times: Mapping[str, str], day: str
+) -> None:
+    with folder.memories(write=True) as memories:
+        memories.store_chunk([("owl", json.dumps({"summary": "owl", **times}))], None)
+        (row,) = memories.all_memories()
+    assert search("owl", include_dates=True) == [f"[{day or row['date_added'][:10]}] owl"]
+
+
+@pytest.mark.parametrize(
     ("weights", "first"),
     [(None, "plain"), ([0, 0, 10, 0, 0], "named"), ([1, 2], "plain"), ([True, 0, 10, 0, 0], "plain")],
 )
