@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import io
 import json
 import os
 import re
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -491,3 +493,65 @@ def test_output_is_utf8_on_any_console(lab: DiscussionLab) -> None:
 def test_help_and_missing_command(lab: DiscussionLab) -> None:
     assert b"rebuild-index" in run(lab, "--help").stdout
     assert run(lab).returncode == 2
+
+
+# -- index -------------------------------------------------------------------------------------------------------------
+
+SAVED = [
+    {
+        "role": "user",
+        "content": "I hide the {ruby} under the floor.",
+        "name": "Ines",
+        "timestamp": "2026-03-11T10:00:00Z",
+    },
+    {"role": "assistant", "content": "A fine ruby."},
+    {"role": "user", "content": "Nobody must know."},
+]
+
+
+def remembering(lab: DiscussionLab, remembers: bool = True) -> None:
+    lab.config.user(discussionIdMemoryFileWorkflowSettings="_Memory")
+    lab.config.write("Workflows/tester/_Memory", {"rememberMessages": remembers, "timeZone": "UTC"})
+
+
+def rows_of(lab: DiscussionLab, discussion_id: str) -> list[tuple[str, int]]:
+    path = lab.root / discussion_id / "message_index.db"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        return database.execute("SELECT text, said FROM messages ORDER BY place").fetchall()
+
+
+def test_index(lab: DiscussionLab, tool: Tool, tmp_path: Path) -> None:
+    remembering(lab)
+    lab.store("plain")
+    saved = tmp_path / "chat.json"
+    saved.write_text(json.dumps(SAVED), encoding="utf-8")
+    os.utime(saved, (1_780_000_000.5, 1_780_000_000.5))
+    assert tool("index", "plain", "--from", str(saved)) == 0
+    assert "3 new, 0 known before" in tool.out
+    # A message without a date was said before the file was written, but when is known of the newest alone.
+    assert rows_of(lab, "plain") == [
+        ("I hide the {ruby} under the floor.", 1_773_223_200),
+        ("A fine ruby.", None),
+        ("Nobody must know.", 1_780_000_000),
+    ]
+    assert tool("index", "plain", "--from", str(saved)) == 0
+    assert "0 new, 3 known before" in tool.out
+
+
+@pytest.mark.parametrize(
+    ("remembers", "discussion_id", "content", "words"),
+    [
+        (False, "plain", SAVED, '"rememberMessages" is off in the memory settings of user tester'),
+        (True, "plan", SAVED, "The nearest: plain"),
+        (True, "plain", [], "has no messages"),
+    ],
+)
+def test_index_refused(
+    lab: DiscussionLab, tool: Tool, tmp_path: Path, remembers: bool, discussion_id: str, content: object, words: str
+) -> None:
+    remembering(lab, remembers)
+    lab.store("plain")
+    saved = tmp_path / "chat.json"
+    saved.write_text(json.dumps(content), encoding="utf-8")
+    assert tool("index", discussion_id, "--from", str(saved)) == 1
+    assert words in tool.err

@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from Middleware.cli.program import NotDoneError
+from Middleware.models.messages import TIME_FIELDS
 
 FORMS = (
     "a SillyTavern chat (.jsonl), an Open WebUI export (.json) or a list of "
     '{"role": "user" or "assistant", "content": "..."}'
 )
 ROLES = frozenset(("user", "assistant"))
-# Members of a message in which front-ends write when it was said.
-DATES = ("timestamp", "created_at", "send_date")
 
 SavedMessage = dict[str, Any]
-"""``role``, ``content``, and where they are known ``name`` and one of ``DATES``, as the file has it."""
+"""``role``, ``content``, and where they are known ``name`` and the fields of ``TIME_FIELDS``, as the file has them."""
 
 
 def read_chats(path: str) -> list[list[SavedMessage]]:
@@ -75,7 +74,7 @@ def _silly_tavern_chat(path: str, text: str) -> list[SavedMessage]:
 def _is_notice(row: Mapping[str, Any]) -> bool:
     """Return whether a row is a narrator's text, a comment or a notice of the program.
 
-    A message that its user has hidden is none: it is a system message without a type.
+    A message that its user has hidden is a system message, too, but one without a type.
     """
     extra = row.get("extra")
     kind = extra.get("type") if isinstance(extra, dict) else None
@@ -136,7 +135,4 @@ def _message(role: str, content: str, row: Mapping[str, Any]) -> SavedMessage:
     message: SavedMessage = {"role": role, "content": content}
     if isinstance(row.get("name"), str) and row["name"]:
         message["name"] = row["name"]
-    # Open WebUI's messages have more than one; the first says when the text was written.
-    if date := next((name for name in DATES if row.get(name)), None):
-        message[date] = row[date]
-    return message
+    return message | {field: row[field] for field in TIME_FIELDS if row.get(field)}

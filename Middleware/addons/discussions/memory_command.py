@@ -10,11 +10,13 @@ import logging
 import os
 import sqlite3
 import sys
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from Middleware.addons.discussions import catalog, exports, memory_output, removal
+from Middleware.addons.discussions.chat_files import FORMS, SavedMessage, read_chats
 from Middleware.addons.discussions.damage_check import check
 from Middleware.addons.discussions.discussion_reader import ENCRYPTED, Reader, export
 from Middleware.addons.discussions.elsewhere import stored_elsewhere
@@ -27,13 +29,16 @@ from Middleware.cli.arguments import (
 )
 from Middleware.cli.program import NotDoneError
 from Middleware.exceptions import DataKeyError, KeySaltError, OperatorError, WilmerError
+from Middleware.models.messages import Message, add_times, without_times
+from Middleware.models.request_context import RequestContext
 from Middleware.services.memory.discussion_keys import DiscussionKeys, discussion_keys
+from Middleware.services.memory.memory_settings import quiet_memory_settings
 from Middleware.services.memory_service import MemoryService
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.paths import console_directory
 from Middleware.utilities.discussions.client_keys import key_names
 from Middleware.utilities.files.file_access import atomic_write
-from Middleware.utilities.text_utils import counted, restore_braces
+from Middleware.utilities.text_utils import counted, escape_braces, restore_braces
 
 DESCRIPTION = """Shows and maintains stored conversations:
 
@@ -43,6 +48,7 @@ DESCRIPTION = """Shows and maintains stored conversations:
          [--mode keyword|semantic|hybrid] [--endpoint NAME] [--query TEXT]
   check [ID]                                do all files parse, can every memory be found?
   rebuild-index ID                          rebuild the word index
+  index ID --from FILE                      remember the messages of a saved chat, for the node Recall
   export ID --output FILE                   write everything to one JSON file, unencrypted
   delete ID [--yes] [--runs]                delete everything that belongs to the discussion; --runs: with its runs
 
@@ -155,6 +161,59 @@ def rebuild_index(session: Session) -> int:
     return 0
 
 
+def index(session: Session) -> int:
+    if not quiet_memory_settings().remember_messages:
+        user = config_utils.get_current_username()
+        raise NotDoneError(f'"rememberMessages" is off in the memory settings of user {user}, so Recall finds nothing.')
+    path = os.path.expanduser(session.options.source)
+    chats = read_chats(path)
+    reader = session.reader()
+    written = os.path.getmtime(path)
+    added = sum(_index_chat(reader, chat, written) for chat in chats)
+    found = sum(map(len, chats))
+    memory_output.say(f"{counted(found, 'message')} of {path}: {added} new, {found - added} known before.")
+    return 0
+
+
+def _stored_rows(reader: Reader) -> int:
+    messages = reader.state.messages()
+    if messages is None:
+        raise NotDoneError("The state database stores no messages; the node Recall works with files only.")
+    with messages:
+        return (
+            int(
+                messages.all("SELECT count(DISTINCT conversation || ' ' || CAST(place AS INTEGER)) FROM messages")[0][0]
+            )
+            if messages.exists
+            else 0
+        )
+
+
+def _index_chat(reader: Reader, chat: Sequence[SavedMessage], written: float) -> int:
+    """Remember a chat as if a client had sent it when its file was ``written``; return how many messages are new."""
+    # Imported here: no other command needs it.
+    from Middleware.services.memory.remembering import remember, remember_answer
+
+    messages: list[Message] = []
+    for saved in chat:
+        message = Message(role=saved["role"], content=escape_braces(saved["content"]))
+        if "name" in saved:
+            message["name"] = saved["name"]
+        add_times(message, saved)
+        messages.append(message)
+    # In a chat without dates, the newest message takes the time of the file.
+    request = RequestContext(started=time.monotonic() - (time.time() - written))
+    messages, request.said = without_times(messages)
+    before = _stored_rows(reader)
+    discussion = reader.discussion
+    remembered = remember(request, discussion.discussion_id, messages, discussion.key_hash, reader.encryption_key)
+    # What is too much for one request is stored with its answer.
+    remember_answer(request, remembered, "")
+    if remembered.filled is None:
+        raise NotDoneError("The messages could not be stored; the reason is above.")
+    return _stored_rows(reader) - before
+
+
 def export_one(session: Session) -> int:
     reader, target = session.reader(), os.path.expanduser(session.options.output)
     if os.path.exists(target) and not session.options.overwrite:
@@ -228,6 +287,7 @@ COMMANDS: dict[str, Callable[[Session], int]] = {
     "search": search,
     "check": check_some,
     "rebuild-index": rebuild_index,
+    "index": index,
     "export": export_one,
     "delete": delete,
 }
@@ -372,6 +432,10 @@ def _search_arguments(parser: argparse.ArgumentParser) -> None:
     add("--query", default="", metavar="TEXT", help="what to look for by meaning (default: the phrases)")
 
 
+def _index_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--from", dest="source", required=True, metavar="FILE", help=FORMS)
+
+
 def _export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="FILE")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
@@ -386,6 +450,7 @@ _OWN_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "list": _list_arguments,
     "show": _show_arguments,
     "search": _search_arguments,
+    "index": _index_arguments,
     "export": _export_arguments,
     "delete": _delete_arguments,
 }

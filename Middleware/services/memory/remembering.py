@@ -15,6 +15,7 @@ from Middleware.models.messages import Message, VisionNote
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext
 from Middleware.services.memory.memory_settings import MemorySettings, quiet_memory_settings
+from Middleware.services.memory.message_texts import parts_of, without_thoughts
 from Middleware.services.timestamp_service import TimestampService
 from Middleware.services.vision_cache import VisionResponses
 from Middleware.utilities import sqlite
@@ -27,7 +28,6 @@ from Middleware.utilities.discussions.message_index.alignment import PART
 from Middleware.utilities.discussions.message_index.filling import Filled
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
 from Middleware.utilities.discussions.message_index.message_tables import PROVISIONAL
-from Middleware.utilities.discussions.message_index.message_texts import parts_of, without_thoughts
 from Middleware.utilities.discussions.message_index.row_writing import NewMessage
 from Middleware.utilities.hashing_utils import hash_message_with_images
 from Middleware.utilities.once import Once

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from Middleware.services.memory.message_texts import parts_of
 from Middleware.utilities.conversations.path import path_messages, recognised
 from Middleware.utilities.discussions.message_index.filling import Filled
 from Middleware.utilities.discussions.message_index.filling import fill as fill_index
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
-from Middleware.utilities.discussions.message_index.message_texts import parts_of
 from Middleware.utilities.discussions.message_index.row_writing import NewMessage
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 
