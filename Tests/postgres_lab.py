@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from Tests.free_ports import free_port
 
 if TYPE_CHECKING:
     from Middleware.addons.postgres.database import Database
@@ -265,12 +266,6 @@ class StatementLog:
 def name_in(url: str) -> str:
     """Return the name of the database that ``url`` means."""
     return url.rpartition("/")[2].partition("?")[0]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def need_postgres() -> None:

@@ -14,6 +14,7 @@ import time
 import pytest
 
 from Middleware.utilities import config_utils
+from Tests.free_ports import free_port
 from Tests.patience import PATIENCE
 
 ROOT = config_utils.get_project_root_directory_path()
@@ -64,9 +65,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+    return free_port()
 
 
 @pytest.fixture

@@ -159,12 +159,6 @@ def _call(name: str, *descriptor: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def tool(name: str) -> str | None:
     """Return the path of a program, also of one for administrators."""
     found = shutil.which(name, path=_PATH)

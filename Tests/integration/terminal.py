@@ -81,9 +81,13 @@ class Terminal:
     def wait_end(self, timeout: float = PATIENCE) -> int:
         """The exit status, once everything was read."""
         deadline = time.monotonic() + timeout
-        while self._read(0.2) is not None and self.process.poll() is None:
-            assert time.monotonic() < deadline, f"still running:\n{self.text}"
-        return self.process.wait(PATIENCE)
+        while True:
+            # Asked first: what it has printed before its end is read, too.
+            has_ended = self.process.poll() is not None
+            data = self._read(0.2)
+            if data is None or (has_ended and not data):
+                return self.process.wait(PATIENCE)
+            assert has_ended or time.monotonic() < deadline, f"still running:\n{self.text}"
 
     def _read(self, seconds: float) -> bytes | None:
         """What comes within some seconds; None if nothing can come any more."""

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from typing import Any
 import pytest
 
 from Middleware.cli.arguments import build_parser
+from Tests.free_ports import free_port
 from Tests.integration.compose_file import read_compose
 from Tests.integration.launcher import PROJECT, START_SECONDS, clean_environment
 from Tests.patience import PATIENCE
@@ -97,11 +97,6 @@ class Container:
         """Ask the process to end as an engine does."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(PATIENCE)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def command(instruction: str) -> list[str]:

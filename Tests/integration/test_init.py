@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from Tests.addons.init import llm_servers
+from Tests.free_ports import free_port
 from Tests.integration.launcher import Launcher, run_launcher
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import until
@@ -293,8 +293,7 @@ def test_a_long_chat_is_cut_to_the_window_and_begins_with_the_user(server: Launc
 
 
 def test_where_no_server_is(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    address = f"http://127.0.0.1:{free_port()}"
     done = run_launcher("server.py", "init", "--yes", "--backend", address, "--PublicDirectory", tmp_path / "Public")
     assert done.returncode == 1
     assert re.search(r"nothing runs there", done.stdout) and "ERROR: No LLM server was found" in done.stderr

@@ -6,7 +6,6 @@ import http.client
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from Tests.addons.init import llm_servers
+from Tests.free_ports import free_port
 from Tests.integration.launcher import PROJECT, clean_environment
 from Tests.patience import PATIENCE
 from Tests.stub_backend import StubBackend
@@ -77,8 +77,7 @@ def clone(tmp_path: Path, ollama: StubBackend) -> Clone:
 
 @pytest.fixture
 def lonely_clone(tmp_path: Path) -> Clone:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     return Clone(tmp_path, port)
 
 
@@ -187,8 +186,7 @@ def test_an_end_at_the_offer_ends_the_start(clone: Clone) -> None:
 
 
 def test_the_port_of_the_command_line_is_named(clone: Clone) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     with clone.start("--port", str(port)) as terminal:
         terminal.wait(OFFER)
         terminal.type("y\n1\nme\n")

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shlex
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import pytest
 from Middleware.cli.commands import all_commands
 from Middleware.cli.standard_streams import READER_GONE
 from Tests.amounts import alternate
+from Tests.free_ports import free_port
 from Tests.integration.launcher import (
     LAUNCHERS,
     PROJECT,
@@ -221,12 +221,6 @@ def test_a_server_goes_on_without_a_reader(script: str, tree: ConfigTree, backen
         errors = process.stderr.read().decode("utf-8")
     assert b"says hello" in answer
     assert process.returncode == (0 if os.name != "nt" else 1) and "Traceback" not in errors and "Pipe" not in errors
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-    return port
 
 
 def answer_of(port: int, process: subprocess.Popen[bytes]) -> bytes:

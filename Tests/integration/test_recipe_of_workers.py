@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from Tests.free_ports import free_port
 from Tests.integration.launcher import USER, Backend, Launcher, run_launcher, standard_tree
 from Tests.stub_backend import RecordedRequest, Reply, chat_chunk, chat_reply, sse_reply
 from Tests.workflows.engine_lab import until
@@ -38,12 +39,6 @@ pytestmark = [
     pytest.mark.deep,
     pytest.mark.skipif(sys.platform == "win32", reason="the proxies are those of Debian"),
 ]
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def written(folder: Path, name: str, port: int, workers: list[int]) -> str:

@@ -52,7 +52,9 @@ def wait_for_calls(server: Launcher, count: int, since: int) -> None:
     assert until(lambda: server.output(since).count("Running the script") >= count)
 
 
-def test_a_script_that_hangs_frees_its_slot_when_its_client_leaves(gated: Launcher, alarm: Path) -> None:
+def test_a_script_that_hangs_frees_its_slot_when_its_client_leaves(
+    gated: Launcher, backend: Backend, alarm: Path
+) -> None:
     since = gated.output_size()
     with gated.open("Sleep", stream=False), gated.open("Sleep", stream=True):
         wait_for_calls(gated, 2, since)
@@ -64,7 +66,7 @@ def test_a_script_that_hangs_frees_its_slot_when_its_client_leaves(gated: Launch
 
 
 @pytest.mark.contract
-def test_a_script_that_sleeps_keeps_nobody_else_waiting(gated: Launcher, alarm: Path) -> None:
+def test_a_script_that_sleeps_keeps_nobody_else_waiting(gated: Launcher, backend: Backend, alarm: Path) -> None:
     alarm.unlink(missing_ok=True)
     since = gated.output_size()
     with gated.open("Sleep", stream=False):

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
@@ -18,6 +17,7 @@ from types import TracebackType
 from typing import Any
 from unittest import SkipTest
 
+from Tests.free_ports import free_port
 from Tests.real.tiny_gguf import write_model
 
 LLAMA_CPP_PACKAGE = "llama-cpp-python==0.3.36"  # its source package carries llama.cpp's sources
@@ -96,13 +96,6 @@ class RealServer:
                 return response.status, None
         finally:
             connection.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def downloaded(package: str, pattern: str, *options: str) -> Path:

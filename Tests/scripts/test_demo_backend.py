@@ -17,6 +17,7 @@ import pytest
 
 from Middleware.addons.init.demo_backend import MARK, MODEL, DemoServer, answer, is_running, start
 from Scripts import demo_backend
+from Tests.free_ports import free_port
 from Tests.patience import PATIENCE
 from Tests.workflows.engine_lab import until
 
@@ -288,9 +289,7 @@ def test_start_reports_a_taken_port_and_is_running_knows_its_own(server: DemoSer
     assert is_running(server.port)
     with pytest.raises(OSError):
         start(server.port)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    assert not is_running(port)
+    assert not is_running(free_port())
 
 
 def test_command_line(server: DemoServer, capsys: pytest.CaptureFixture[str]) -> None:

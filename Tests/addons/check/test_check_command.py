@@ -19,6 +19,7 @@ from Middleware.cli.commands import all_commands
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Tests.addons.check.config_tree import ENDPOINT, SPARE, USER, changed, llm, nodes, put, write_tree
+from Tests.free_ports import free_port
 from Tests.integration.launcher import LAUNCHERS, run_launcher
 from Tests.stub_backend import StubBackend, status_reply
 from Tests.windows import tells_capitals_apart
@@ -511,9 +512,7 @@ def live() -> Iterator[StubBackend]:
 
 @pytest.fixture
 def dead() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+    return free_port()
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from Middleware.addons.console.backend_routes import BackendServer, ask
 from Middleware.llmapis import api_types
 from Middleware.utilities.http.via import comes_back
 from Tests.api.record_lab import RecordLab, record_lab
+from Tests.free_ports import free_port
 from Tests.patience import PATIENCE
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, status_reply
 from Tests.tables import table
@@ -23,13 +23,6 @@ from Tests.tables import table
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordLab]:
     with record_lab(tmp_path, monkeypatch) as lab:
         yield lab
-
-
-def unused_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def llama_cpp(request: RecordedRequest) -> Reply:
@@ -65,7 +58,7 @@ def test_a_stopped_a_slow_a_loading_and_a_healthy_server_are_told_apart(
         lab.endpoint("Small", {"apiTypeConfigFileName": "Ollama"}, loaded.url)
         lab.endpoint("Slow", {}, slow.url)
         lab.endpoint("Loading", {}, loading.url)
-        lab.endpoint("Stopped", {}, f"http://127.0.0.1:{unused_port()}")
+        lab.endpoint("Stopped", {}, f"http://127.0.0.1:{free_port()}")
         servers = (healthy, loaded, slow, loading)
 
         # Looking at the page asks nobody.

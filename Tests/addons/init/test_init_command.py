@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.config import paths
 from Tests.addons.init import llm_servers
 from Tests.addons.init.conftest import Lab
+from Tests.free_ports import free_port
 from Tests.stub_backend import StubBackend
 from Tests.tables import table
 
@@ -341,8 +341,7 @@ def test_names_that_no_user_can_have(lab: Lab, ollama: StubBackend, name: str) -
 
 
 def test_no_server_at_the_named_address(lab: Lab) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     status, output = lab.init("--yes", "--backend", address)
     assert (status, lab.files()) == (1, {})
     assert f"http://{address}: nothing runs there." in output
@@ -360,8 +359,7 @@ def test_a_host_name_that_leads_nowhere(lab: Lab) -> None:
 
 
 def test_no_server_at_the_usual_ports(lab: Lab, usual: Callable[..., None]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     usual(port)
     status, output = lab.init("--yes")
     assert (status, lab.files()) == (1, {})

@@ -17,6 +17,7 @@ from Middleware.addons.init.probing import KEY_VARIABLE, UnreachableError, ask, 
 from Middleware.addons.init.servers import Model, NoServer, Server, normal_address
 from Middleware.utilities.http.via import comes_back
 from Tests.addons.init import llm_servers
+from Tests.free_ports import free_port
 from Tests.patience import PATIENCE
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, status_reply
 from Tests.tables import table
@@ -533,8 +534,7 @@ def test_addresses_are_asked_at_the_same_time_and_told_in_order() -> None:
 
 
 def test_where_nothing_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    address = f"http://127.0.0.1:{free_port()}"
     [result] = probe_all([address])
     assert result == NoServer(address, "nothing runs there", silent=True)
 

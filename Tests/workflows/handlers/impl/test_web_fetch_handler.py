@@ -21,6 +21,7 @@ from Middleware.utilities.http import addresses, connection
 from Middleware.workflows.handlers.impl.web_fetch_handler import WebFetchHandler
 from Middleware.workflows.tools.web import fetch as web_fetch_tool
 from Tests.corpora import cases
+from Tests.free_ports import free_port
 from Tests.integration.launcher import PROJECT
 from Tests.patience import PATIENCE
 from Tests.stub_backend import AFTER_PIECES, BEFORE_STATUS, RecordedRequest, Reply, StubBackend
@@ -315,12 +316,6 @@ def test_no_json(lab: EngineLab, web: StubBackend) -> None:
     with pytest.raises(Exception, match="expected JSON"):
         run(lab, fetch(web.url, outputFormat="json"))
     assert run(lab, fetch(web.url, outputFormat="json", onError="return")) == "{half"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_no_server(lab: EngineLab) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import time
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
+
+from Tests.free_ports import free_port
 
 SERVER = Path(__file__).with_name("mcp_server.py")
 PLAIN = Path(__file__).with_name("plain_mcp_server.py")
@@ -28,12 +29,6 @@ def plain_file(*result: str, **changes: Any) -> dict[str, Any]:
 def python_file(code: str, **changes: Any) -> dict[str, Any]:
     """The file of a child process that runs ``code``, whatever that does."""
     return {"transport": "stdio", "command": sys.executable, "args": ["-c", code], **changes}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class HttpServer:
