@@ -79,10 +79,12 @@ def _routing(kind: FileKind, schema: Schema) -> None:
 
 
 def _settings(kind: FileKind, schema: Schema) -> None:
-    """A blank level is unknown there."""
+    """A blank choice is unknown there."""
     for key in kind.keys:
         if key.caseless:
             schema["properties"][key.name]["anyOf"][1]["pattern"] = caseless(key.choices)
+        elif key.choices:
+            schema["properties"][key.name]["anyOf"].pop()
 
 
 RULES: Mapping[str, Callable[[FileKind, Schema], None]] = {

@@ -38,7 +38,7 @@ def of_key(key: ConfigKey, of_node: bool = False) -> Schema:
     default = plain(key.default)
     if not key.required and default not in (None, "", [], {}):
         schema["default"] = default
-    if key.choices:
+    if key.choices and key.kind != "list":
         return schema | _choices(key, of_node)
     if key.kind in MESSAGES and not key.also:
         schema["errorMessage"] = MESSAGES[key.kind]  # editors that know it show it in place of one about types
@@ -183,6 +183,8 @@ def _entry(key: ConfigKey, of_node: bool) -> Schema:
         return of_object(key.keys, key.is_open)
     if key.entries not in TYPES:
         return {}
+    if key.choices:
+        return {"enum": [*key.choices]}
     names = [
         *_json_types(key.entries, of_node),
         *(["number"] if key.entries == "str" else []),

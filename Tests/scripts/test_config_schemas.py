@@ -65,12 +65,14 @@ def test_every_key_of_a_kind_is_in_its_schema(name: str) -> None:
 
 def explains(key: ConfigKey, schema: Mapping[str, Any]) -> bool:
     default = schema.get("default")
+    # The choices of a list are those of its entries.
+    values = schema["items"] if key.kind == "list" and key.choices else schema
     return (
         schema["title"].startswith(f"{key.name}: ")
         and key.meaning in schema["description"]
         and (default is None or default == schema_values.plain(key.default))
         and all(
-            choice in schema.get("enum", schema.get("anyOf", [schema])[0].get("enum", ())) for choice in key.choices
+            choice in values.get("enum", values.get("anyOf", [values])[0].get("enum", ())) for choice in key.choices
         )
     )
 

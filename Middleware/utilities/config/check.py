@@ -177,6 +177,14 @@ class KeyCheck(Generic[F]):
                 "",
                 "",
             )
+        elif key.choices and key.kind == "list" and entry not in key.choices:
+            yield self.at(
+                self._severity("warning"),
+                path,
+                f"{quoted(entry, key.name, name)} in '{key.name}' is unknown",
+                ", ".join(key.choices),
+                nearest(str(entry), key.choices, CHOICE_CUTOFF),
+            )
         elif key.keys and isinstance(entry, Mapping) and key.kind == "list":
             yield from self.findings(entry, KeyTable(key.keys), path, key.is_open)
 

@@ -34,7 +34,7 @@ class ConfigKey:
         meaning: one sentence for the user who writes the file.
         variables: the variables that work in the value of a node's key: ``full`` (all), ``early`` (those known before
             the endpoint is) or ``none``.
-        choices: the valid strings; any string if empty.
+        choices: the valid strings, of a list those of its entries; any string if empty.
         caseless: the choices may be written in any case.
         exact: an unknown choice is an error for check, although the default applies.
         blank: a string of white space is a valid value.

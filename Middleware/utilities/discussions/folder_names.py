@@ -94,8 +94,8 @@ class DiscussionNames:
 
     def keeps_forms(self, folder: str) -> bool:
         """Return whether a new name keeps its normal form; False if nothing can be made in the folder."""
-        with contextlib.suppress(OSError), tempfile.TemporaryDirectory(prefix=".\u00e9", dir=folder) as trial:
-            return os.path.basename(trial) in os.listdir(folder)
+        with contextlib.suppress(OSError), tempfile.TemporaryDirectory(prefix=".\u00e9", dir=folder) as probe:
+            return os.path.basename(probe) in os.listdir(folder)
         return False
 
     # -- folders --------------------------------------------------------------------------------------------------

@@ -260,3 +260,19 @@ def test_example_turns_and_late_texts() -> None:
     turns = [{"user": "{chat_user_prompt_last_one}", "assistant": "b", "_why": "c", "system": "d"}]
     assert check(llm("", exampleTurns=turns, lateSystemPrompt="{todays_date_iso}", lateInstruction="x")) == []
     assert only(check(llm("", lateSystmPrompt="x"))).suggestion == "lateSystemPrompt"
+
+
+@pytest.mark.parametrize(
+    ("sources", "wrong"),
+    [
+        (["messages", "facts"], []),
+        (["facts"], []),
+        ([], []),
+        (["messages", "fact"], [("nodes[0].sources[1]", "facts")]),
+        (["Messages"], [("nodes[0].sources[0]", "messages")]),
+        (["", "zebra"], [("nodes[0].sources[0]", ""), ("nodes[0].sources[1]", "")]),
+    ],
+)
+def test_an_entry_of_a_list_that_is_no_choice(sources: list[str], wrong: list[tuple[str, str]]) -> None:
+    found = [finding for finding in check({"type": "Recall", "sources": sources}) if "unknown" in finding.message]
+    assert [(finding.json_path, finding.suggestion) for finding in found] == wrong

@@ -66,7 +66,6 @@ class RecentMemorySummarizerHandler(BaseHandler):
                 "bool",
                 False,
                 "Each memory starts with the day of its messages, where that is known.",
-                in_new=True,
             ),
         )
     }

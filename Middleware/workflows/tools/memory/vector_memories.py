@@ -388,7 +388,7 @@ class ChunkWriter:
 
     def _note_nothing(self, chunk: Chunk, why: str) -> None:
         if chunk.messages >= NOTED_MESSAGES:
-            found = "; they are still found by Recall" if self._settings.raw.get("rememberMessages") is True else ""
+            found = "; they are still found by Recall" if self._settings.remember_messages else ""
             logger.info(
                 "Discussion %s: nothing was written down of %d messages (%s)%s",
                 self._state.discussion_id,

@@ -102,7 +102,8 @@ def test_a_default_is_of_the_kind_and_among_the_choices(key: ConfigKey) -> None:
         return
     assert isinstance(key.default, TYPES[key.kind])
     assert isinstance(key.default, bool) is (key.kind == "bool") or key.kind == "any"
-    assert not key.choices or key.default in key.choices or (key.required and key.default == "")
+    chosen = key.default if key.kind == "list" else [key.default]
+    assert not key.choices or set(chosen) <= set(key.choices) or (key.required and key.default == "")
     if key.kind in ("int", "number"):
         assert key.least is None or key.default >= key.least
         assert key.most is None or key.default <= key.most
@@ -113,7 +114,9 @@ def test_bounds_choices_and_names_fit_the_kind(key: ConfigKey) -> None:
     numeric = key.kind in ("int", "number", "float")
     assert numeric or (key.least is None and key.most is None)
     assert key.least is None or key.most is None or key.least < key.most
-    assert not key.choices or (key.kind == "str" and len(set(key.choices)) == len(key.choices) > 1)
+    # The choices of a list are those of its entries.
+    kind = key.entries if key.kind == "list" else key.kind
+    assert not key.choices or (kind == "str" and len(set(key.choices)) == len(key.choices) > 1)
     assert not key.names or (key.names in FILES | FOLDERS | OUTSIDE and key.kind in ("str", "list", "object", "any"))
     assert not key.keys or key.kind in ("object", "list")
     assert not key.entries or {key.kind, *key.also} & {"list", "object"}
