@@ -23,7 +23,13 @@ from Middleware.services.memory.memory_settings import (
     MemorySettings,
 )
 from Middleware.utilities.config.check import KeyCheck, Severity, no_effect, quoted
-from Middleware.utilities.config.declarations import KeyTable, read_settings, settings_keys
+from Middleware.utilities.config.declarations import (
+    MOST_TOKENS,
+    KeyTable,
+    number_from,
+    read_settings,
+    settings_keys,
+)
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.node import PROMPT_KEYS
@@ -383,8 +389,13 @@ class _MemoryPaths:
             )
 
     def _long_limit(self, key: str, limit: int, endpoint: str) -> Iterator[Finding]:
-        content = self._check.lookups.endpoint_config(endpoint) if endpoint else None
-        if limit > LONG_LIMIT and content is not None and not ENDPOINT.flag(content, "removeThinking"):
+        written, lookups = self._check.file.content.get(key), self._check.lookups
+        content = lookups.endpoint_config(endpoint) if endpoint else None
+        if limit <= LONG_LIMIT or content is None or ENDPOINT.flag(content, "removeThinking"):
+            return
+        # A limit that is out of range, or fills the context window, has a finding already.
+        in_range = (number_from(written, whole=False) or 0) <= MOST_TOKENS
+        if in_range and not any(limit_problems(key, written, endpoint, lookups)):
             yield self._check.finding(
                 "warning",
                 key,

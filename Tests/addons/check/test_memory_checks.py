@@ -126,6 +126,29 @@ def test_an_answer_may_be_longer_than_memories_are(
     assert all("a small model that repeats itself" in finding.message for finding in found)
 
 
+@table(
+    ("settings", "window", "says"),
+    [
+        ({**GOOD, PLAIN: 4096}, 4096, "no room is left"),
+        ({**GOOD, PLAIN: 4095}, 4096, "more than memories need"),
+        ({**GOOD, PLAIN: "5000"}, 4096, "no room is left"),
+        ({**GOOD, PLAIN: 1201}, 1201, "no room is left"),
+        ({**VECTOR, OF_VECTORS: 5000}, 4096, "no room is left"),
+        ({**CONDENSE, PLAIN: 5000}, 4096, "no room is left"),
+        ({**GOOD, PLAIN: 10_000_000}, None, "more than memories need"),
+        ({**GOOD, PLAIN: 10_000_001}, None, "out of range"),
+        ({**GOOD, PLAIN: "10000001"}, 4096, "out of range"),
+        ({**VECTOR, OF_VECTORS: 10**12}, None, "out of range"),
+    ],
+)
+def test_an_answer_that_is_far_too_long_is_reported_once(
+    lab: MemoryChecks, settings: dict[str, Any], window: int | None, says: str
+) -> None:
+    lab.endpoint("Main", {"maxContextTokenSize": window} if window else {})
+    finding = only(lab.with_settings(settings))
+    assert finding.json_path in (PLAIN, OF_VECTORS) and says in finding.message
+
+
 def test_longest_summary_of_the_compactor_and_window(lab: MemoryChecks) -> None:
     lab.endpoint("Main", {"maxContextTokenSize": 4096})
     lab.write("Workflows/tester/Compact", {"endpointName": "Main", PLAIN: 5000})
