@@ -19,20 +19,13 @@ from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, 
 from Tests.workflows.engine_lab import until
 
 SETTINGS = f"Workflows/{USER}/_Memory-Settings.json"
-MEMORY = [
-    {
-        "title": "The ledger",
-        "summary": "Mara hid the ledger in the mill.",
-        "entities": ["Mara"],
-        "key_phrases": ["hidden ledger"],
-    }
-]
+FACT = "Mara hid the ledger in the mill."
 ANSWERS = {
     "You do small jobs": "NOTE",
     "You keep notes": "NOTE",
     "You keep the chronicle": "SUMMARY",
     "You write search terms": "ledger; mill",
-    "You keep the long-term memory": json.dumps(MEMORY),
+    "You keep the long-term memory": f"- {FACT}\n",
     "You keep a document": "STATE",
     "You condense": "OLD",
     "You write an even-handed": "NEUTRAL",
@@ -76,11 +69,16 @@ class Example:
         path = self.discussions / "old-mill" / name
         return path.read_text(encoding="utf-8") if path.exists() else None
 
-    def talk(self, server: Launcher, model: str, count: int, done: Callable[[], bool] = lambda: True) -> str:
-        """Send ever longer requests, up to ``count`` messages; returns the last prompt of the answering node."""
+    def talk(
+        self, server: Launcher, model: str, count: int, done: Callable[[], bool] = lambda: True, says: str = ""
+    ) -> str:
+        """Send ever longer requests, up to ``count`` messages; returns the last prompt of the answering node.
+
+        ``says``: what each message says after its number.
+        """
         for number in range(1, count + 1, 2):
             messages = [
-                {"role": ("user", "assistant")[index % 2], "content": f"Message {index} of the story."}
+                {"role": ("user", "assistant")[index % 2], "content": f"Message {index} of the story.{says}"}
                 for index in range(number)
             ]
             tag = {"role": "system", "content": "[DiscussionId]old-mill[/DiscussionId]Be kind."}
@@ -141,10 +139,10 @@ def test_searchable_memories_come_back_by_words(example: Example) -> None:
     copy_files(example, page)
     example.change(SETTINGS, **lines(page, "useVectorForQualityMemory"))
     with run(example) as server:
-        prompt = example.talk(server, "searching", 15)
+        prompt = example.talk(server, "searching", 15, says=f" {FACT}")
         assert_no_complaints(server)
         assert "1 of 1 chunks searched for memories, 1 stored" in server.output()
-    assert "] Mara hid the ledger in the mill.\\n</notes>" in prompt
+    assert f"] {FACT}\\n</notes>" in prompt
 
 
 def test_searchable_memories_come_back_by_meaning_and_keep_a_document(example: Example) -> None:
@@ -164,9 +162,9 @@ def test_searchable_memories_come_back_by_meaning_and_keep_a_document(example: E
     nodes[1] = {**nodes[1], **lines(page, "searchMode"), "input": "nothing with these words"}
     example.change(searching, nodes=nodes)
     with run(example) as server:
-        prompt = example.talk(server, "searching", 15)
+        prompt = example.talk(server, "searching", 15, says=f" {FACT}")
         assert_no_complaints(server)
-    assert "] Mara hid the ledger in the mill.\\n</notes>" in prompt
+    assert f"] {FACT}\\n</notes>" in prompt
     assert example.file("state_document.md") == "STATE"
 
 
