@@ -174,9 +174,10 @@ class Server:
     def _signal(self, name: str) -> None:
         # Windows does not have these.
         number = getattr(signal, name)
-        # The first process starts those that serve connections, and would start them again.
+        # The first process starts those that serve connections. Once it is stopped, no other begins.
+        os.kill(self.pid, number)
         children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.pid)], capture_output=True, encoding="utf-8")
-        for pid in (self.pid, *map(int, children.stdout.split())):
+        for pid in map(int, children.stdout.split()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 

@@ -52,12 +52,10 @@ def tells_apart(folder: Path, one: str, other: str) -> bool:
 
     Names that differ in capitals are one file on Windows and macOS, those that differ in normalisation on macOS.
     """
-    file = folder / f"{one}-asked"
-    file.touch()
-    try:
-        return not (folder / f"{other}-asked").exists()
-    finally:
-        file.unlink()
+    # In a folder of its own: other processes may ask at the same moment.
+    with tempfile.TemporaryDirectory(dir=folder) as asked:
+        (Path(asked) / f"{one}-asked").touch()
+        return not (Path(asked) / f"{other}-asked").exists()
 
 
 def tells_capitals_apart(folder: Path) -> bool:

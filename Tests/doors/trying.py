@@ -21,9 +21,10 @@ import pytest
 
 from Tests import postgres_lab
 from Tests.doors.calls import CALLS, PATIENCE, Call, ask, problem_of
-from Tests.doors.network import LAN, LAN6, Hosts, Loopback, free_port, ipv6_missing, missing, tool
+from Tests.doors.network import LAN, LAN6, Hosts, Loopback, ipv6_missing, missing, tool
 from Tests.doors.places import command, make_clone, nginx_blocks, nginx_configuration, prepare, reply, run_quietly
 from Tests.doors.rows import ANSWERED, CLOSED, NO_KEY, NO_TRACES, PROXIED, WITH_KEY, Client, Row
+from Tests.free_ports import free_port
 from Tests.stub_backend import StubBackend
 
 # A machine with a load of forty took 35 s.

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from Tests.free_ports import free_port
 from Tests.integration.memory_chat import Exchange, conversation
 from Tests.integration.test_recipe_of_workers import accepts
 from Tests.integration.test_state_database import PATIENCE, Site, backend, failure, site, until_health
-from Tests.postgres_lab import PASSWORD, ROLE, Server, free_port, name_in
+from Tests.postgres_lab import PASSWORD, ROLE, Server, name_in
 from Tests.workflows.engine_lab import until
 
 __all__ = ["backend", "site"]

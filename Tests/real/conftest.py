@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from Tests.free_ports import free_port
 from Tests.integration.launcher import PROJECT, USER, ConfigTree, Launcher
-from Tests.real.servers import API_KEY, RealServer, free_port, litellm_proxy, llama_server
+from Tests.real.servers import API_KEY, RealServer, litellm_proxy, llama_server
 
 GRAMMAR = 'root ::= "yes" | "no"'
 SCHEMA = {

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from Scripts.generate.lock_platforms import PYTHONS
+from Tests.free_ports import free_port
 from Tests.integration.launcher import standard_tree
-from Tests.postgres_lab import free_port
 from Tests.stub_backend import StubBackend, chat_reply
 
 ROOT = Path(__file__).resolve().parents[2]
