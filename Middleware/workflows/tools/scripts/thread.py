@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 Process = subprocess.Popen[Any]
 
 # A process that was created later than this after its start was noted may be another one with the same number. (The
-# kernel of Linux rounds the times of creation down by up to a second, all alike.)
-START_SECONDS = 1.0
+# kernel of Linux rounds the times of creation down by up to a second, all alike.) A busy machine starts one late.
+START_SECONDS = 3.0
 
 # A start that is under way when the script is stopped gets its number within this time, unless it fails.
 NUMBER_SECONDS = 0.1
@@ -65,26 +65,37 @@ class ScriptProcesses:
             self._started[started] = time.time()
 
     def end(self) -> None:
-        """Kill the processes that still run, with their children. Later ones are refused."""
+        """Kill the processes that still run, with their children. Later ones are refused.
+
+        One whose start takes too long is left for the next call, at the latest that at the end of the server.
+        """
         with self._lock:
             self._ended = True
             started, self._started = self._started, {}
             untraceable, self._untraceable = self._untraceable, set()
-        for one, at in started.items():
-            _end(one, at)
+        left = {one: at for one, at in started.items() if not _end(one, at)}
+        with self._lock:
+            self._started |= left
         for event in sorted(untraceable):
             logger.warning(
                 "A stopped script has used %s; processes started that way cannot be found and may go on", event
             )
 
 
-def _end(started: Process, at: float) -> None:
+def _end(started: Process, at: float) -> bool:
+    """Kill a process with its children; return False if it has no number yet."""
     # Nothing waits for their end: the script itself may do that.
     deadline = time.monotonic() + NUMBER_SECONDS
     while started.pid is None and time.monotonic() < deadline:
         time.sleep(0.002)
-    if started.pid is None or started.returncode is not None:
-        return
+    if started.pid is None:
+        return False
+    if started.returncode is None:
+        _kill(started, at)
+    return True
+
+
+def _kill(started: Process, at: float) -> None:
     try:
         import psutil  # type: ignore[import-untyped]
     except ImportError as error:
@@ -99,7 +110,10 @@ def _end(started: Process, at: float) -> None:
         if found.ppid() != os.getpid() or found.create_time() > at + START_SECONDS:
             logger.info("Process %d is not ended: it is not surely the one that a script has started", started.pid)
             return
-        for victim in [found, *found.children(recursive=True)]:
+        children: list[Any] = []
+        with contextlib.suppress(psutil.Error):
+            children = found.children(recursive=True)
+        for victim in [found, *children]:
             with contextlib.suppress(psutil.Error):
                 victim.kill()
 

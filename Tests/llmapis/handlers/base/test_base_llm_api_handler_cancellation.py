@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -46,12 +47,15 @@ def test_a_request_cancelled_before_its_call_sends_nothing(call: BaseLlmApiHandl
 
 
 def test_a_stream_ends_before_the_next_chunk(call: BaseLlmApiHandler, type_name: str, backend: StubBackend) -> None:
-    backend.default = DIALECTS[type_name].reply(FIRST_TOKENS, True, delay=0.05, hang=True)
+    reply, held = DIALECTS[type_name].reply(FIRST_TOKENS, True, hang=True), threading.Event()
+    second = next(number for number, piece in enumerate(reply.pieces or ()) if b"two" in piece)
+    backend.default = replace(reply, held=held, held_piece=second)
     tokens = []
     for chunk in call.handle_streaming(PROMPT):
         tokens.append(chunk["token"])
         if chunk["token"]:
             cancellation_service.request_cancellation(REQUEST)
+            held.set()
     assert "".join(tokens) == "one "
     assert backend.requests[0].wait_ended()
 

@@ -279,6 +279,19 @@ def test_a_start_that_failed_delays_the_end_only_for_a_moment(
     assert sleeper.poll() is None
 
 
+def test_one_that_starts_after_the_end_is_ended_with_the_server(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine may take longer to start it than a stop waits."""
+    call = ScriptProcesses()
+    with monkeypatch.context() as patch:
+        patch.setattr(sleeper, "pid", None)
+        call.add(sleeper)
+        call.end()
+    call.end()
+    assert sleeper.wait(60) != 0
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no os.posix_spawn")
 @pytest.mark.parametrize(
     "start",
