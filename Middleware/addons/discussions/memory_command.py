@@ -180,13 +180,7 @@ def _stored_rows(reader: Reader) -> int:
     if messages is None:
         raise NotDoneError("The state database stores no messages; the node Recall works with files only.")
     with messages:
-        return (
-            int(
-                messages.all("SELECT count(DISTINCT conversation || ' ' || CAST(place AS INTEGER)) FROM messages")[0][0]
-            )
-            if messages.exists
-            else 0
-        )
+        return messages.message_count()
 
 
 def _index_chat(reader: Reader, chat: Sequence[SavedMessage], written: float) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from Middleware.services.memory.memory_store import SAID, SAID_FROM
-from Middleware.utilities.discussions.message_index.ranking import BEGUN, MOST, NAMED, SATURATION
+from Middleware.utilities.discussions.message_index.ranking import BEGUN, NAMED, SATURATION, weight
 from Middleware.utilities.discussions.message_index.terms import Query, Term
 from Middleware.utilities.discussions.message_index.words import index_words, is_pair
 from Middleware.utilities.discussions.vector_memory import MemoryRow, SearchableMemories, schema
@@ -18,6 +18,8 @@ from Middleware.utilities.stop_words import words_of
 
 # Facts that are read at most, of those that hold a term.
 _MOST_READ = 60
+# The newest memories that are read where no index of words helps.
+_MOST_WITHOUT_INDEX = 2_000
 _DAY = 86_400
 
 
@@ -44,9 +46,9 @@ def ranked_facts(memories: SearchableMemories, query: Query, calendar: Calendar)
     found = [(term, _ids(memories, term)) for term in query.terms]
     rough: dict[int, float] = {}
     for _, ids in found:
-        weight = _weight(total, len(ids))
+        rarity = weight(total, len(ids))
         for number, much in ids.items():
-            rough[number] = rough.get(number, 0.0) + weight * much
+            rough[number] = rough.get(number, 0.0) + rarity * much
     chosen = sorted(rough, key=lambda number: (-rough[number], number))[:_MOST_READ]
     rows = memories.by_ids(chosen)
     average = sum(len(words_of(row["memory_text"])) for row in rows) / max(1, len(rows))
@@ -58,19 +60,10 @@ def _ids(memories: SearchableMemories, term: Term) -> dict[int, float]:
     """Return the memories with a term, and how much of it is in them."""
     if is_pair(term.words[0]):
         # The index of memories has no pairs of characters.
-        rows = memories.newest(schema_limit())
+        rows = memories.newest(_MOST_WITHOUT_INDEX)
         return {row["id"]: 1.0 for row in rows if term.words[0] in row["memory_text"].casefold()}
     begun = dict.fromkeys(memories.ids_of(f'"{term.beginning}" *'), BEGUN) if term.beginning else {}
     return begun | dict.fromkeys(memories.ids_of(*(f'"{word}"' for word in term.words)), 1.0)
-
-
-def schema_limit() -> int:
-    """Return how many of the newest memories are read where no index of words helps."""
-    return 2_000
-
-
-def _weight(total: int, count: int) -> float:
-    return math.log(1 + (total - count + 0.5) / (count + 0.5)) if count else 0.0
 
 
 def _fact(
@@ -93,8 +86,10 @@ def _fact(
     dates = set(index_words(spelled(day, language_of_message([text])))) if day is not None else set()
     score = 0.0
     for term, ids in found:
+        if not ids:
+            continue
         much = ids.get(row["id"], 0.0) / length + bool(dates & set(term.words))
-        score += _weight(total, len(ids)) * MOST * much / (much + SATURATION)
+        score += weight(total, len(ids)) * much / (much + SATURATION)
     if query.named is not None and query.named in _names(metadata.get("entities")):
         score *= NAMED
     return Fact(row["id"], text, _line(text, day, not until_day), said, score)

@@ -22,6 +22,7 @@ _LONGEST_ROW = 1_200
 # Longer loops are found as equal lines.
 _LONGEST_LOOP = 4_000
 MOST_LIST_ITEMS = 40
+# A longer line is a model that does not find its end.
 MOST_WORDS_OF_A_LINE = 120
 # So many new characters are waited for before a loop is looked for again.
 _STEP = 16

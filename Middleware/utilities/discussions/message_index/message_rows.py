@@ -334,6 +334,11 @@ class MessageIndex:
         return row._replace(speaker=decode(row.speaker), text=decode(row.text), when_words=decode(row.when_words))
 
     # -- searching, inside ``order`` -----------------------------------------------------------------------------
+    def message_count(self) -> int:
+        """Return the number of messages; a long one has several rows, whose places differ by less than one."""
+        found = self.all("SELECT count(DISTINCT conversation || ' ' || CAST(place AS INTEGER)) FROM messages")
+        return int(found[0][0]) if found else 0
+
     def occurrences(self, term: Term) -> Occurrences:
         """Return where a term occurs, among all rows in the index of words."""
         words = _any_of(term)

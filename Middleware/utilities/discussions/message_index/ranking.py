@@ -54,11 +54,11 @@ class Ranking:
                 occurring = _spread(own, ratios)
                 for slot in dated:
                     occurring[slot] = occurring.get(slot, 0.0) + 1
-            weight = MOST * math.log(1 + (order.count - count + 0.5) / (count + 0.5))
+            rarity = weight(order.count, count)
             known, at = scores.get, order.at
             for slot, much in occurring.items():
                 if slot in at and much:
-                    scores[slot] = known(slot, 0.0) + weight * much / (much + SATURATION)
+                    scores[slot] = known(slot, 0.0) + rarity * much / (much + SATURATION)
         return scores if self.plain else self._weighed(order, scores, ratios)
 
     def _own(self, order: Order, term: Occurrences) -> dict[int, float]:
@@ -85,6 +85,11 @@ class Ranking:
             for slot in scores.keys() & order.by_speaker.get((None, "assistant"), ()):
                 scores[slot] *= ratios.get(slot >> SLOT_BITS, 1.0)
         return scores
+
+
+def weight(total: int, count: int) -> float:
+    """Return what a term counts that is in ``count`` of ``total`` rows: the rarer, the more."""
+    return MOST * math.log(1 + (total - count + 0.5) / (count + 0.5))
 
 
 def best(scores: dict[int, float], most: int) -> list[int]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from Middleware.utilities.answers.repetition import MOST_WORDS_OF_A_LINE
 from Middleware.utilities.discussions.message_index.words import index_words, is_pair
 from Middleware.utilities.stop_words import STOP_WORDS, folded, verb_forms
 from Middleware.workflows.tools.memory.memory_texts import plain_words, sentences
@@ -27,8 +28,6 @@ from Middleware.workflows.tools.memory.vector_answers import (
 
 # A chunk of ten messages has no more facts; a longer list is a model that goes on with what it made up.
 MOST_LINES = 12
-# A longer line is a model that does not find its end.
-MOST_WORDS_OF_A_LINE = 120
 # Shorter lines are headings, labels and answers such as "None".
 _LEAST_WORDS = 3
 # Shorter words are in every text.
