@@ -472,10 +472,18 @@ def check_memory_node(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     if view.runs_as == "VectorMemorySearch":
         yield from _search(view, lookups)
         return
+    if view.runs_as == "WriteCurrentSummaryToFileAndReturnIt" and _follow_edits(view.loaded, lookups):
+        yield view.finding(
+            "note",
+            "type",
+            "with followEdits, a summary that is written here counts as the user's own: it stays as it is when the "
+            "messages behind it are edited or deleted",
+        )
     texts = [*filter(str.strip, prompt_templates(view.node))]
     has = partial(holds, texts, loaded=view.loaded, lookups=lookups)
     if view.runs_as == "chatSummarySummarizer":
-        yield from _summarizer(view, [marker for marker in (CURRENT_SUMMARY, LATEST_MEMORIES) if not has(marker)])
+        lacking = [marker for marker in (CURRENT_SUMMARY, LATEST_MEMORIES) if not has(marker)]
+        yield from _summarizer(view, lacking, len(lacking) == 2 and _follow_edits(view.loaded, lookups))
     elif (
         view.runs_as == "SlowButQualityRAG"
         and texts
@@ -529,15 +537,23 @@ def _embeddings(view: NodeView, mode: str, lookups: Lookups) -> Iterator[Finding
         yield replace(finding, about=problem.file)
 
 
-def _summarizer(view: NodeView, lacking: Sequence[str]) -> Iterator[Finding]:
+def _follow_edits(loaded: LoadedWorkflow, lookups: Lookups) -> bool:
+    """Return whether the memories of the user follow edits; problems with the settings are reported elsewhere."""
+    name = lookups.user_name(MEMORY_KEY)
+    file = lookups.settings_file(name) if name and isinstance(name, str) else None
+    return isinstance(file, ConfigFile) and SettingsCheck(file, loaded, lookups).read(MemorySettings).follow_edits
+
+
+def _summarizer(view: NodeView, lacking: Sequence[str], follows: bool) -> Iterator[Finding]:
     if not view.node.get("endpointName"):
         yield view.finding("error", "", NO_ENDPOINT, expected=ONE_ENDPOINT)
     if len(lacking) == 2:
+        more = "; with followEdits, it cannot be made again from the memories that are still true after an edit"
         yield view.finding(
-            "note",
+            "warning" if follows else "note",
             "",
             f"no prompt holds {CURRENT_SUMMARY} or {LATEST_MEMORIES}; the LLM is asked "
-            "once, and its answer becomes the summary",
+            "once, and its answer becomes the summary" + (more if follows else ""),
         )
     elif lacking:
         effect = (

@@ -494,6 +494,41 @@ def test_prompts_and_options(lab: MemoryChecks, settings: dict[str, Any], places
     assert all(finding.file == FILE for finding in found)
 
 
+NO_MARKER = {"type": "chatSummarySummarizer", "endpointName": "Main", "prompt": "Sum up."}
+WRITTEN = {"type": "WriteCurrentSummaryToFileAndReturnIt", "input": "x"}
+
+
+@table(
+    ("settings", "node", "places_"),
+    [
+        ({**GOOD, "followEdits": True}, NO_MARKER, [("warning", "nodes[0]")]),
+        ({**GOOD, "followEdits": "yes"}, NO_MARKER, [("warning", "nodes[0]")]),
+        ({**GOOD, "followEdits": False}, NO_MARKER, [("note", "nodes[0]")]),
+        (GOOD, NO_MARKER, [("note", "nodes[0]")]),
+        ({**GOOD, "followEdits": True}, {**NO_MARKER, "prompt": "[LATEST_MEMORIES]"}, [("note", "nodes[0]")]),
+        ({**GOOD, "followEdits": True}, {**NO_MARKER, "prompt": "[CHAT_SUMMARY] [LATEST_MEMORIES]"}, []),
+        ({**GOOD, "followEdits": True}, WRITTEN, [("note", "nodes[0].type")]),
+        ({**GOOD, "followEdits": False}, WRITTEN, []),
+        ({**GOOD, "followEdits": 7}, WRITTEN, [("note", "nodes[0].type")]),
+        ({**GOOD, "followEdits": True, "otherChats": "hidden"}, "QualityMemory", [("warning", "otherChats")]),
+        ({**GOOD, "followEdits": True, "otherChats": 3}, "QualityMemory", [("warning", "otherChats")]),
+        ({**GOOD, "followEdits": True, "otherChats": "HIDE"}, "QualityMemory", [("warning", "otherChats")]),
+        ({**GOOD, "followEdits": True, "otherChats": "hide"}, "QualityMemory", []),
+    ],
+)
+def test_what_does_not_follow_edits(
+    lab: MemoryChecks, settings: dict[str, Any], node: str | dict[str, Any], places_: list[tuple[str, str]]
+) -> None:
+    lab.write("Workflows/tester/Memory", settings)
+    assert brief(lab.found(node)) == places_
+
+
+@pytest.mark.parametrize("user", [{MEMORY: ""}, {MEMORY: "Nowhere"}, {MEMORY: 3}], ids=str)
+def test_without_settings_nothing_follows_edits(lab: MemoryChecks, user: dict[str, Any]) -> None:
+    lab.user(**user)
+    assert brief(lab.found(WRITTEN, NO_MARKER)) == [("note", "nodes[1]")]
+
+
 def test_a_marker_may_stand_in_a_variable(lab: MemoryChecks) -> None:
     lab.write("Workflows/tester/Memory", {"endpointName": "Main", "prompt": "{task}"})
     assert lab.found("QualityMemory", task="Sum up: [TextChunk]") == []
