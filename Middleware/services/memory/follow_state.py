@@ -93,9 +93,13 @@ class FollowState:
 def read_follow_state(state: DiscussionState) -> FollowState:
     """Return the document of a discussion. Raises DataKeyError."""
     try:
-        content = read_object(state, FOLLOW_FILE)
+        return follow_state_in(read_object(state, FOLLOW_FILE))
     except (StoredDataError, OSError):
         return FollowState()
+
+
+def follow_state_in(content: Mapping[str, object]) -> FollowState:
+    """Return the state that ``follow_state_as_json`` has written into an object; what is damaged is left out."""
     listed = [*_list(content.get("older")), *_list(content.get("conversations"))]
     found = [one for entry in listed if (one := _conversation(entry)) is not None]
     return FollowState(tuple(found), tuple(filter(None, map(_texts, _list(content.get("tombstones"))))))
@@ -103,17 +107,18 @@ def read_follow_state(state: DiscussionState) -> FollowState:
 
 def write_follow_state(state: DiscussionState, changed: FollowState) -> None:
     """Store the document. Raises OSError and DataKeyError."""
+    write_content(state, FOLLOW_FILE, follow_state_as_json(changed))
+
+
+def follow_state_as_json(changed: FollowState) -> dict[str, object]:
+    """Return what is stored of a state."""
     old, new = changed.conversations[:-MOST_CONVERSATIONS], changed.conversations[-MOST_CONVERSATIONS:]
-    write_content(
-        state,
-        FOLLOW_FILE,
-        {
-            "conversations": [_as_json(one) for one in new],
-            # Of those that were not used for long, only their memories count.
-            "older": [{"number": one.number, "active": _active_as_json(one)} for one in old],
-            "tombstones": [list(sources) for sources in changed.tombstones],
-        },
-    )
+    return {
+        "conversations": [_as_json(one) for one in new],
+        # Of those that were not used for long, only their memories count.
+        "older": [{"number": one.number, "active": _active_as_json(one)} for one in old],
+        "tombstones": [list(sources) for sources in changed.tombstones],
+    }
 
 
 def _as_json(one: Conversation) -> dict[str, object]:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar, cast
 
 from Middleware.exceptions import StoredDataError
 from Middleware.models.messages import Message, VisionNote
 from Middleware.models.process import process
 from Middleware.models.request_context import current_request
 from Middleware.services.memory.folds import keep_stored_summary
-from Middleware.services.memory.follow_state import Conversation, read_follow_state, write_follow_state
+from Middleware.services.memory.follow_state import Conversation, FollowState, read_follow_state, write_follow_state
 from Middleware.services.memory.memory_documents import ANCHORS_FILE, ELSEWHERE_FILE, MEMORIES_FILE
 from Middleware.services.memory.memory_settings import SHOW, MemorySettings, quiet_memory_settings
 from Middleware.utilities.conversations.path import (
@@ -39,6 +40,7 @@ from Middleware.utilities.discussions.message_places import MessagePlace, find_p
 from Middleware.utilities.hashing_utils import hash_messages, recognition_keys
 from Middleware.utilities.once import BoundedCache
 
+T = TypeVar("T")
 FILE_MEMORIES = "file"
 _KEYS = ("text_block", "hash", "id", "sources", "before", "after", "made")
 # A client rewrites all messages, where most of them are holes in as many passes in a row.
@@ -104,8 +106,26 @@ def _keys_in(entry: Mapping[str, object]) -> Piece | None:
     )
 
 
-def _parsed_pieces() -> BoundedCache[str, tuple[bytes, list[StoredPiece]]]:
+def _parsed() -> BoundedCache[str, tuple[bytes, object]]:
     return BoundedCache(_MOST_PARSED, lambda entry: len(entry[0]), _PARSED_BYTES)
+
+
+def read_parsed(state: DiscussionState, name: str, parse: Callable[[object], T]) -> T:
+    """Return the parsed content of a document, which is kept, so it must not be changed; that of None without one.
+
+    Raises UnreadableDataError, DataKeyError and OSError.
+    """
+    stored = state.read(name)
+    # What is encrypted on the disk does not stay in memory as a text.
+    is_kept = stored is not None and not state.cipher.active
+    known, place = process().one(_parsed), f"{state.place}/{name}"
+    found = known.get(place) if is_kept else None
+    if found is not None and found[0] == stored:
+        return cast(T, found[1])
+    content = parse(read_content(state, name))
+    if is_kept and stored is not None:
+        known.put(place, (stored, content))
+    return content
 
 
 class Followed:
@@ -114,6 +134,8 @@ class Followed:
     Args:
         messages: the history of the request, as the outermost workflow got it.
     """
+
+    _kind = FILE_MEMORIES
 
     def __init__(self, state: DiscussionState, messages: Sequence[Message], settings: MemorySettings) -> None:
         self._state, self._settings = state, settings
@@ -124,9 +146,7 @@ class Followed:
 
     def refresh(self) -> None:
         """Read what is stored. Raises UnreadableDataError, DataKeyError and OSError."""
-        with self._state.together(MEMORIES_FILE, ELSEWHERE_FILE, ANCHORS_FILE):
-            self._follow = read_follow_state(self._state)
-            listed, self._elsewhere = self._read(MEMORIES_FILE), self._read(ELSEWHERE_FILE)
+        self._follow, listed, self._elsewhere = self._stored()
         mine = self._found.number if self._found else self._number(listed)
         conversation = self._follow.find(mine)
         tails = conversation.tails if conversation else ()
@@ -145,7 +165,7 @@ class Followed:
         """The trail of the history, with tombstones."""
         gone = [Piece(f"deleted {number}", keys, tombstone=True) for number, keys in enumerate(self._follow.tombstones)]
         pieces = sorted((piece.keys for piece in self._pieces if piece.keys), key=lambda piece: piece.made)
-        return trail_of(self.history, [*gone, *pieces], self._conversation.window(FILE_MEMORIES))
+        return trail_of(self.history, [*gone, *pieces], self._conversation.window(self._kind))
 
     @property
     def shown(self) -> list[StoredPiece]:
@@ -175,7 +195,7 @@ class Followed:
 
     @property
     def _newest_own(self) -> list[Piece]:
-        return list(self._known(self._conversation.active.get(FILE_MEMORIES, ())))
+        return list(self._known(self._conversation.active.get(self._kind, ())))
 
     def _others(self, own: Iterable[Piece]) -> list[Piece]:
         """Return the newest trails of the other conversations, if they are shown."""
@@ -183,7 +203,7 @@ class Followed:
         if self._settings.other_chats != SHOW:
             return []
         others = [one for one in self._follow.conversations if one.number != self._conversation.number]
-        found = {piece.id: piece for one in others for piece in self._known(one.active.get(FILE_MEMORIES, ()))}
+        found = {piece.id: piece for one in others for piece in self._known(one.active.get(self._kind, ()))}
         return [piece for name, piece in found.items() if name not in seen]
 
     def _known(self, names: Iterable[str]) -> Iterator[Piece]:
@@ -204,19 +224,14 @@ class Followed:
 
     # -- what is read ----------------------------------------------------------------------------------------------
 
+    def _stored(self) -> tuple[FollowState, list[StoredPiece], list[StoredPiece]]:
+        """Return what is known of the conversations, the memories of the newest trail, and the others."""
+        with self._state.together(MEMORIES_FILE, ELSEWHERE_FILE, ANCHORS_FILE):
+            return read_follow_state(self._state), self._read(MEMORIES_FILE), self._read(ELSEWHERE_FILE)
+
     def _read(self, name: str) -> list[StoredPiece]:
-        stored = self._state.read(name)
-        # What is encrypted on the disk does not stay in memory as a text.
-        is_kept = stored is not None and not self._state.cipher.active
-        known, place = process().one(_parsed_pieces), f"{self._state.place}/{name}"
-        found = known.get(place) if is_kept else None
-        if found is not None and found[0] == stored:
-            return list(found[1])
-        content = read_content(self._state, name)
-        pieces = [] if content is None else pieces_in(content, self._state.display(name))
-        if is_kept and stored is not None:
-            known.put(place, (stored, pieces))
-        return list(pieces)
+        display = self._state.display(name)
+        return list(read_parsed(self._state, name, lambda found: [] if found is None else pieces_in(found, display)))
 
     def _number(self, listed: Sequence[StoredPiece]) -> int | None:
         by_id = {piece.keys.id: piece.keys for piece in (*self._elsewhere, *listed) if piece.keys}
@@ -227,7 +242,7 @@ class Followed:
                 one.number,
                 one.used,
                 one.first,
-                [key for name in one.active.get(FILE_MEMORIES, ()) if name in by_id for key in by_id[name].sources],
+                [key for name in one.active.get(self._kind, ()) if name in by_id for key in by_id[name].sources],
                 others,
             )
             for one in self._follow.conversations
@@ -312,10 +327,7 @@ class Followed:
         """
         if self.is_tentative or (len(self.history) <= _FEWEST and not self.shown):
             return
-        after: dict[str, str] = {}
-        for one, following in zip([None, *self.trail.placed], self.trail.placed, strict=False):
-            after[following.piece.id] = one.piece.id if one else following.piece.after
-        shown = [_after(piece, after) for piece in self.shown]
+        shown = self._linked(self.shown)
         names = {piece.keys.id for piece in shown if piece.keys}
         rest = {name: piece for name, piece in self._by_id.items() if name not in names}
         self._remember_conversation(rewritten)
@@ -324,16 +336,26 @@ class Followed:
         self._replace(MEMORIES_FILE, shown)
         self.refresh()
 
+    def _linked(self, pieces: Iterable[StoredPiece]) -> list[StoredPiece]:
+        """Return memories, those of the trail with the id of the one before."""
+        after: dict[str, str] = {}
+        for one, following in zip([None, *self.trail.placed], self.trail.placed, strict=False):
+            after[following.piece.id] = one.piece.id if one else following.piece.after
+        return [_after(piece, after) for piece in pieces]
+
+    def _seen(self) -> Conversation:
+        """Return the conversation after this request."""
+        one = self._conversation
+        changed = replace(one.seen(self._all_keys, self.history, int(time.time() * 1000)), length=len(self.history))
+        if self._is_rewritten:
+            return changed
+        names = tuple(placed.piece.id for placed in self.trail.placed if not placed.piece.tombstone)
+        return replace(changed, active={**one.active, self._kind: names})
+
     def _remember_conversation(self, rewritten: int | None) -> None:
-        now, one = int(time.time() * 1000), self._conversation
-        changed = one.seen(self._all_keys, self.history, now)
-        if not self._is_rewritten:
-            names = tuple(placed.piece.id for placed in self.trail.placed if not placed.piece.tombstone)
-            changed = replace(changed, active={**one.active, FILE_MEMORIES: names})
-        changed = replace(changed, length=len(self.history))
+        changed, known = self._seen(), self._follow.find(self._conversation.number)
         if rewritten is not None:
             changed = replace(changed, rewritten=rewritten)
-        known = self._follow.find(one.number)
         stored = read_follow_state(self._state)
         if replace(changed, used=0) != replace(known or Conversation(0), used=0) or stored != self._follow:
             self._follow = self._follow.with_conversation(changed)
@@ -364,7 +386,7 @@ class Followed:
         is_storm = (
             2 * holes > end
             and len(self.history) >= one.length
-            and len(one.active.get(FILE_MEMORIES, ())) >= _PIECES_OF_A_LONG_TRAIL
+            and len(one.active.get(self._kind, ())) >= _PIECES_OF_A_LONG_TRAIL
         )
         return one.rewritten + 1 if is_storm else 0
 
