@@ -135,7 +135,7 @@ class Followed:
         messages: the history of the request, as the outermost workflow got it.
     """
 
-    _kind = FILE_MEMORIES
+    kind = FILE_MEMORIES
 
     def __init__(self, state: DiscussionState, messages: Sequence[Message], settings: MemorySettings) -> None:
         self._state, self._settings = state, settings
@@ -146,7 +146,7 @@ class Followed:
 
     def refresh(self) -> None:
         """Read what is stored. Raises UnreadableDataError, DataKeyError and OSError."""
-        self._follow, listed, self._elsewhere = self._stored()
+        self._follow, listed, self._elsewhere = self._load()
         mine = self._found.number if self._found else self._number(listed)
         conversation = self._follow.find(mine)
         tails = conversation.tails if conversation else ()
@@ -165,7 +165,7 @@ class Followed:
         """The trail of the history, with tombstones."""
         gone = [Piece(f"deleted {number}", keys, tombstone=True) for number, keys in enumerate(self._follow.tombstones)]
         pieces = sorted((piece.keys for piece in self._pieces if piece.keys), key=lambda piece: piece.made)
-        return trail_of(self.history, [*gone, *pieces], self._conversation.window(self._kind))
+        return trail_of(self.history, [*gone, *pieces], self._conversation.window(self.kind))
 
     @property
     def shown(self) -> list[StoredPiece]:
@@ -195,7 +195,7 @@ class Followed:
 
     @property
     def _newest_own(self) -> list[Piece]:
-        return list(self._known(self._conversation.active.get(self._kind, ())))
+        return list(self._known(self._conversation.active.get(self.kind, ())))
 
     def _others(self, own: Iterable[Piece]) -> list[Piece]:
         """Return the newest trails of the other conversations, if they are shown."""
@@ -203,7 +203,7 @@ class Followed:
         if self._settings.other_chats != SHOW:
             return []
         others = [one for one in self._follow.conversations if one.number != self._conversation.number]
-        found = {piece.id: piece for one in others for piece in self._known(one.active.get(self._kind, ()))}
+        found = {piece.id: piece for one in others for piece in self._known(one.active.get(self.kind, ()))}
         return [piece for name, piece in found.items() if name not in seen]
 
     def _known(self, names: Iterable[str]) -> Iterator[Piece]:
@@ -224,7 +224,7 @@ class Followed:
 
     # -- what is read ----------------------------------------------------------------------------------------------
 
-    def _stored(self) -> tuple[FollowState, list[StoredPiece], list[StoredPiece]]:
+    def _load(self) -> tuple[FollowState, list[StoredPiece], list[StoredPiece]]:
         """Return what is known of the conversations, the memories of the newest trail, and the others."""
         with self._state.together(MEMORIES_FILE, ELSEWHERE_FILE, ANCHORS_FILE):
             return read_follow_state(self._state), self._read(MEMORIES_FILE), self._read(ELSEWHERE_FILE)
@@ -242,7 +242,7 @@ class Followed:
                 one.number,
                 one.used,
                 one.first,
-                [key for name in one.active.get(self._kind, ()) if name in by_id for key in by_id[name].sources],
+                [key for name in one.active.get(self.kind, ()) if name in by_id for key in by_id[name].sources],
                 others,
             )
             for one in self._follow.conversations
@@ -350,7 +350,7 @@ class Followed:
         if self._is_rewritten:
             return changed
         names = tuple(placed.piece.id for placed in self.trail.placed if not placed.piece.tombstone)
-        return replace(changed, active={**one.active, self._kind: names})
+        return replace(changed, active={**one.active, self.kind: names})
 
     def _remember_conversation(self, rewritten: int | None) -> None:
         changed, known = self._seen(), self._follow.find(self._conversation.number)
@@ -386,7 +386,7 @@ class Followed:
         is_storm = (
             2 * holes > end
             and len(self.history) >= one.length
-            and len(one.active.get(self._kind, ())) >= _PIECES_OF_A_LONG_TRAIL
+            and len(one.active.get(self.kind, ())) >= _PIECES_OF_A_LONG_TRAIL
         )
         return one.rewritten + 1 if is_storm else 0
 
