@@ -257,7 +257,8 @@ class _Filling:
         gaps = gaps_of(found[begins:], units)
         places = [gap.places() for gap in gaps]
         if None in places:
-            writing.renumber(number)
+            full = [gap for gap, there in zip(gaps, places, strict=True) if there is None]
+            writing.renumber(number, {gap.behind.rows[0].id: len(gap.new) for gap in full if gap.behind is not None})
             self._recent = None
             return self.run()
         tentative = self._settle(known, number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from Middleware.utilities.conversations.path import ClientFirst, Tail
@@ -268,11 +268,13 @@ class Writing:
             entry = Entry(row[1], row[2], decode(row[3]), row[5], row[6], row[7])
             self._index(row[0], number, entry, " ".join(index_words(decode(row[4]))), decode(row[8]))
 
-    def renumber(self, number: int) -> None:
-        """Give the rows of a conversation places with a distance of 1."""
+    def renumber(self, number: int, room: Mapping[int, int]) -> None:
+        """Give the rows of a conversation places with a distance of 1. ``room``: more in front of a row, by its id."""
         where = "conversation = ? ORDER BY place, id"
         rows = self._database.execute(f"SELECT {COMPARED} FROM messages WHERE {where}", (number,)).fetchall()
-        for place, unit in enumerate(units_of(StoredRow(*row) for row in rows)):
+        place = -1
+        for unit in units_of(StoredRow(*row) for row in rows):
+            place += 1 + room.get(unit.rows[0].id, 0)
             for part, row in enumerate(unit.rows):
                 self._do("UPDATE messages SET place = ? WHERE id = ?", place + part * PART, row.id)
                 self.changes.append(

@@ -61,6 +61,18 @@ OPERATIONS: dict[str, list[list[Said]]] = {
         [(role, "ok" if role == "user" else text) for role, text in [*CHAT, *talk(4, "n")]],
     ],
     "nothing but the same message": [[("user", "ok")] * 40, [("user", "ok")] * 41],
+    "many in front of a message that comes again": [
+        [*CHAT[:6], ("user", "And now?")],
+        [*CHAT, ("user", "And now?")],
+        [*CHAT, *talk(40, "n"), ("user", "And now?")],
+    ],
+    "many inserted": [CHAT, [*CHAT[:7], *talk(25, "x"), *CHAT[7:]]],
+    "many inserted in two places": [CHAT, [*CHAT[:7], *talk(12, "x"), *CHAT[7:9], *talk(30, "y"), *CHAT[9:]]],
+    "many inserted where one was": [
+        CHAT,
+        [*CHAT[:7], ("user", "x"), *CHAT[7:]],
+        [*CHAT[:7], *talk(14, "y"), *CHAT[7:]],
+    ],
     "the newest three edited": [CHAT, [*CHAT[:27], *talk(3, "e", 27)]],
 }
 
