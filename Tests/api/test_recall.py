@@ -151,6 +151,55 @@ def test_what_the_prompt_holds_is_no_result(lab: Lab) -> None:
     assert lab.say(*said, user("heron?")) == ""
 
 
+@table(
+    ("keys", "holds"),
+    [
+        ({"newestShown": "{agent1Output}"}, 3),
+        ({"newestShown": " 4 "}, 3),
+        ({"newestShown": "{agent1Output}00"}, 0),
+        ({"newestShown": "{nothing}"}, 6),
+        ({"newestShownTokens": "{agent1Output}"}, 5),
+        ({"newestShownTokens": "{agent1Output}000"}, 0),
+    ],
+)
+def test_how_much_the_prompt_holds_may_come_from_a_variable(lab: Lab, keys: dict[str, Any], holds: int) -> None:
+    lab.settings()
+    discussion = "".join(filter(str.isalnum, str(keys)))
+    lines = ("A heron stood there.", "A heron?", "Yes, a heron.", "Fine herons.", "Herons, I say.", "Good.")
+    said = talk(lab, *lines, discussion=discussion)
+    counted = {"type": "StaticResponse", "content": "4"}
+    shown = {"type": "StaticResponse", "content": "{agent2Output}"}
+    lab.api.workflow("_DefaultWorkflow", [counted, {"type": "Recall", "input": "heron", **keys}, shown])
+    assert len(lab.say(*said, user("heron?"), discussion=discussion).splitlines()) == holds
+
+
+@table(
+    ("newest", "fields", "input"),
+    [
+        ("Tom: Where is the ledger?", {}, "{chat_user_prompt_last_one}"),
+        ("Tom: Ines, where is the ledger?", {}, "{chat_user_prompt_last_one}"),
+        ("Tom: Where is the ledger?", {"name": "Tom"}, "{chat_user_prompt_last_one}"),
+        ("Tom: Where is the {ledger}?", {}, "Look for:\n{chat_user_prompt_last_one}"),
+        ("Where is the ledger?", {}, "{chat_user_prompt_last_one}"),
+    ],
+)
+def test_who_asks_is_no_part_of_the_question(lab: Lab, newest: str, fields: dict[str, str], input: str) -> None:
+    lab.settings()
+    discussion = "".join(filter(str.isalnum, newest + input + str(fields)))
+    lines = ("Tom: Good evening.", "Ines: I hid the ledger in the mill.", "Tom: Well done.", "Ines: Thank you.")
+    said = talk(lab, *lines, discussion=discussion)
+    lab.api.workflow("_DefaultWorkflow", [{"type": "Recall", "input": input}, RECALL[1]])
+    found = lab.say(*said, {**user(newest), **fields}, discussion=discussion).splitlines()
+    assert found[0].endswith("Ines: I hid the ledger in the mill.") and not any("What fits" in line for line in found)
+
+
+def test_the_label_of_the_role_is_no_word_of_the_question(lab: Lab) -> None:
+    said = talk(lab, "The user of the mill was Mara.", "I see.", "Ships came by.", "How many?")
+    lab.api.user(discussionIdMemoryFileWorkflowSettings="memory", chatCompleteAddUserAssistant=True)
+    lab.api.workflow("_DefaultWorkflow", [{"type": "Recall", "newestShown": 1}, RECALL[1]])
+    assert "Mara" not in lab.say(*said, user("zeppelins")) and "Mara" in lab.say(*said, user("Which user?"))
+
+
 def test_encrypted_for_a_client_with_a_key(lab: Lab) -> None:
     talk(lab, "Where is the heron?", "On the roof of the mill.", "And now?", "Still there.", key=KEY)
     assert [line.partition("] ")[2] for line in lab.ask("heron", key=KEY)][:2] == [

@@ -149,6 +149,14 @@ class Remembered:
     def all(self) -> Sequence[Message]:
         return self.incoming.all
 
+    def newest(self) -> tuple[str, str]:
+        """Return the text of the newest message of the user, as it was sent, and as it is remembered."""
+        places = [at for at, message in enumerate(self.incoming.history.values()) if message.get("role") == "user"]
+        if not places:
+            return "", ""
+        message = list(self.incoming.history.values())[places[-1]]
+        return restore_braces(message_text(message)).strip(), self.incoming.text(places[-1])
+
     def rows_of(self, messages: Sequence[Message]) -> set[int]:
         """Return the ids of the rows of some of the request's messages."""
         if self.filled is None:

@@ -66,7 +66,7 @@ class RecallHandler(BaseHandler):
                 "int",
                 0,
                 "So many of the newest messages are in the prompt anyway, and are not returned.",
-                "early",
+                "full",
                 least=0,
             ),
             ConfigKey(
@@ -158,8 +158,8 @@ class RecallHandler(BaseHandler):
         settings = quiet_memory_settings()
         filled = remembered.filled if remembered is not None else None
         return Recall(
-            self.text(context, "input"),
-            max(1, self._tokens(context, "maxTokens")),
+            self._input(context, remembered),
+            max(1, self._count(context, "maxTokens")),
             [str(source) for source in self.value(context, "sources") or ()],
             str(self.value(context, "order")).lower() != "time",
             min(self.number(context, "neighbours"), MOST_NEIGHBOURS),
@@ -171,7 +171,15 @@ class RecallHandler(BaseHandler):
             filled.conversation if filled is not None and settings.other_chats == "hide" else None,
         )
 
-    def _tokens(self, context: ExecutionContext, name: str) -> int:
+    def _input(self, context: ExecutionContext, remembered: Remembered | None) -> str:
+        """Return what to look for, without the name of the person who asks, which would prefer that person's own words."""
+        text = self.text(context, "input")
+        if remembered is None:
+            return text
+        sent, said = remembered.newest()
+        return text.replace(sent, said) if sent else text
+
+    def _count(self, context: ExecutionContext, name: str) -> int:
         """Return a number, which may come from a variable."""
         key = self.table(context)[name]
         number = number_from(self.count(context, name), whole=False)
@@ -180,7 +188,7 @@ class RecallHandler(BaseHandler):
     def _shown(self, context: ExecutionContext, messages: Sequence[Message]) -> list[Message]:
         """Return the messages that the prompt holds anyway, as the node that answers chooses them; and the question."""
         question = [message for message in messages if message.get("role") == "user"][-1:]
-        count, limit = self.number(context, "newestShown"), self._tokens(context, "newestShownTokens")
+        count, limit = self._count(context, "newestShown"), self._count(context, "newestShownTokens")
         if not count and not limit:
             return question
         chosen = said = filter_systems(messages)
