@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from Middleware.exceptions import UnreadableDataError
 from Middleware.models.cancel_scope import CancelScope
@@ -26,6 +26,11 @@ MAX_ENTRIES = 512
 MAX_CHARACTERS = 4_000_000
 
 
+def picture_text(description: str) -> str:
+    """Return a description of an image as it stands in a message that is remembered."""
+    return f"(picture: {description.strip()})"
+
+
 class VisionResponses:
     """The document ``vision_responses.json`` of one discussion: descriptions by the hash of their message.
 
@@ -40,6 +45,12 @@ class VisionResponses:
         nothing: dict[str, object] = {}
         known = if_readable(lambda: read_object(self._state, FILE_NAME), nothing)
         return {key: text for key, text in known.items() if isinstance(text, str)}
+
+    def forget(self, texts: Iterable[str]) -> None:
+        """Delete the descriptions that stand in ``texts``, which are those of messages as they are remembered."""
+        gone = {key for key, known in self.read().items() if any(picture_text(known) in text for text in texts)}
+        if gone:
+            change_object(self._state, FILE_NAME, lambda known: {key: known[key] for key in known if key not in gone})
 
     def add(self, descriptions: Mapping[str, str], scope: CancelScope | None = None) -> None:
         """Store the ``descriptions`` whose hash is not in the file.

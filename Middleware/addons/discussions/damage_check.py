@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 from Middleware.addons.discussions.catalog import OBJECT_FILES, PAIR_FILES, VERSION_FILES, StoredFile
 from Middleware.addons.discussions.discussion_reader import Reader, metadata_of, opened
 from Middleware.exceptions import DataKeyError, StoredDataError, UnreadableDataError
+from Middleware.services.memory.follow_state import read_follow_state
+from Middleware.services.memory.memory_documents import ELSEWHERE_FILE, FOLLOW_FILE
 from Middleware.services.memory.memory_store import (
     CONDENSED_UP_TO,
     MEMORIES_FILE,
@@ -19,10 +22,14 @@ from Middleware.services.memory.memory_store import (
     SUMMARY_FILE,
     TRACKER_FILE,
 )
-from Middleware.utilities.discussion_state import BACKUP, VECTOR_DATABASE
+from Middleware.services.memory.pieces import FILE_MEMORIES, pieces_in
+from Middleware.utilities import sqlite
+from Middleware.utilities.discussion_state import BACKUP, MESSAGE_INDEX, VECTOR_DATABASE
 from Middleware.utilities.discussions.discussion_files import pairs_in, texts_in
+from Middleware.utilities.discussions.message_index import message_tables as tables
 from Middleware.utilities.discussions.vector_memory import schema
 from Middleware.utilities.discussions.vector_memory.schema import sql_is_clear
+from Middleware.utilities.text_utils import counted
 from Middleware.utilities.vector_math_utils import FLOAT_BYTES
 
 _HASH = re.compile("[0-9a-f]{64}")
@@ -40,7 +47,7 @@ class Finding:
 
 def check(reader: Reader) -> list[Finding]:
     """Return the findings about a discussion, without changing anything."""
-    return [*_files(reader), *_references(reader), *_database(reader)]
+    return [*_files(reader), *_references(reader), *_pieces(reader), *_database(reader), *_messages(reader)]
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -117,6 +124,34 @@ def _references(reader: Reader) -> Iterator[Finding]:
             "more), so condensation starts with the oldest",
             False,
         )
+
+
+def _pieces(reader: Reader) -> Iterator[Finding]:
+    """Yield findings about memories that others name, and that are not stored."""
+    try:
+        documents = [
+            (name, content) for name in (MEMORIES_FILE, ELSEWHERE_FILE) if (content := _list(reader, name)) is not None
+        ]
+        listed = [(name, piece.keys) for name, content in documents for piece in pieces_in(content, name) if piece.keys]
+        known = {keys.id for _, keys in listed}
+        conversations = read_follow_state(reader.state).conversations
+    # Reported as a fault of the file already.
+    except (StoredDataError, OSError):
+        return
+    for name in (MEMORIES_FILE, ELSEWHERE_FILE):
+        lost = sum(1 for place, keys in listed if place == name and keys.after and keys.after not in known)
+        if lost:
+            text = f"{lost} of the memories refer to one before them that is not stored (any more)"
+            yield Finding(f"{reader.discussion.display(name)}: {text}", False)
+    lost = sum(len(set(one.active.get(FILE_MEMORIES, ())) - known) for one in conversations)
+    if lost:
+        text = f"it refers to memories that are not stored (any more): {lost}"
+        yield Finding(f"{reader.discussion.display(FOLLOW_FILE)}: {text}", False)
+
+
+def _list(reader: Reader, name: str) -> object:
+    path = reader.discussion.data(name)
+    return None if path is None else reader.json(path, name)
 
 
 # -- database ----------------------------------------------------------------------------------------------------------
@@ -221,3 +256,50 @@ def _is_date(value: Any) -> bool:
 def _count(database: sqlite3.Connection, rest: str) -> int:
     number: int = database.execute(f"SELECT count(*) {rest}").fetchone()[0]
     return number
+
+
+# -- index of messages -------------------------------------------------------------------------------------------------
+
+
+def _messages(reader: Reader) -> Iterator[Finding]:
+    path, display = reader.discussion.data(MESSAGE_INDEX), reader.discussion.display(MESSAGE_INDEX)
+    try:
+        faults = _message_faults(path) if path is not None else []
+        yield from (Finding(f"{display}: {text}") for text in faults)
+        if faults:
+            return
+        with reader.messages() as index:
+            lost = index.undecodable() if index is not None else []
+        if lost:
+            yield Finding(f"{display}: {counted(len(lost), 'row')} cannot be decrypted, the first one is {lost[0]}")
+    except DataKeyError:
+        yield _locked(reader, MESSAGE_INDEX)
+    except (sqlite3.Error, OSError, UnreadableDataError) as error:
+        yield _cannot_read(reader, MESSAGE_INDEX, error)
+
+
+def _message_faults(path: str) -> list[str]:
+    """Return the faults of an index as sentences. Raises sqlite3.Error if it cannot be read at all."""
+    with closing(tables.connect(path)) as database:
+        broken = [row[0] for row in database.execute("PRAGMA quick_check(5)") if row[0] != "ok"]
+        names = tables.table_names(database)
+        if broken or not names:
+            return [f"the database is damaged: {text}" for text in broken] or ["it has no table of messages"]
+        # The words of encrypted messages are in no file.
+        return list(_word_faults(database)) if tables.WORDS in names else []
+
+
+def _word_faults(database: sqlite3.Connection) -> Iterator[str]:
+    try:
+        database.execute(f"INSERT INTO {tables.WORDS} ({tables.WORDS}) VALUES ('integrity-check')")
+    except sqlite3.DatabaseError as error:
+        # It changes nothing, but a file that only others may write does not get so far.
+        if sqlite.error_code(error) != sqlite3.SQLITE_READONLY:
+            yield f"the index of words is damaged ({error}); rebuild-index makes it again"
+            return
+    found = {row[0] for row in database.execute(f"SELECT rowid FROM {tables.WORDS}")}
+    wanted = {row[0] for row in database.execute(f"SELECT id {tables.FOUND_ROWS}")}
+    if lost := len(wanted - found):
+        yield f"{lost} of the rows are not in the index of words, so no search finds them; rebuild-index adds them"
+    if stray := len(found - wanted):
+        yield f"the index of words has {counted(stray, 'entry', 'entries')} without a row; rebuild-index removes them"

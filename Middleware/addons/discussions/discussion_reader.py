@@ -27,9 +27,10 @@ from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory.memory_store import STATE_FILE
 from Middleware.utilities import sqlite
 from Middleware.utilities.config.json_source import decode_text, parse_json
-from Middleware.utilities.discussion_state import BACKUP, VECTOR_DATABASE, DiscussionState, Searchable
+from Middleware.utilities.discussion_state import BACKUP, MESSAGE_INDEX, VECTOR_DATABASE, DiscussionState, Searchable
 from Middleware.utilities.discussions.discussion_files import Pair, pairs_in, texts_in
 from Middleware.utilities.discussions.discussion_folder import stored_discussion
+from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
 from Middleware.utilities.discussions.vector_memory import SearchableMemories, VectorMemories, schema
 from Middleware.utilities.encryption_utils import Cipher, cipher_for, is_token
 
@@ -111,6 +112,13 @@ class Reader:
         path = self.discussion.database()
         return VectorMemories(path, cipher=self.cipher) if path else self.state.memories()
 
+    @contextlib.contextmanager
+    def messages(self, *, write: bool = False) -> Iterator[MessageIndex | None]:
+        """Open the index of messages, or None. Raises DataKeyError, sqlite3.Error, OSError."""
+        index = self.state.messages(write=write)
+        with contextlib.nullcontext() if index is None else index:
+            yield index if index is not None and index.exists else None
+
     def searchable(self) -> Searchable:
         """Return how many searchable memories there are. Raises sqlite3.Error."""
         if isinstance(self.discussion, DiscussionWithoutFiles):
@@ -159,7 +167,7 @@ def metadata_of(text: Any) -> dict[str, object] | None:
 
 
 def export(reader: Reader) -> dict[str, Any]:
-    """Return the contents of the files, by their names, and the rows of the database.
+    """Return the contents of the files, by their names, the rows of the database, and the messages, if any are stored.
 
     A file that is not valid JSON or UTF-8 is included as text and named in ``unreadable``. A damaged database is only
     named there. Raises DataKeyError for data without the key, and OSError.
@@ -177,6 +185,11 @@ def export(reader: Reader) -> dict[str, Any]:
         database = _database(reader)
     except sqlite3.Error as error:
         database, unreadable = None, [*unreadable, f"{discussion.display(VECTOR_DATABASE)}: {error}"]
+    try:
+        with reader.messages() as index:
+            rows = [row._asdict() for _, one in index.all_messages() for row in one] if index is not None else None
+    except sqlite3.Error as error:
+        rows, unreadable = None, [*unreadable, f"{discussion.display(MESSAGE_INDEX)}: {error}"]
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -185,6 +198,7 @@ def export(reader: Reader) -> dict[str, Any]:
         "exportedAt": datetime.now(UTC).isoformat(timespec="seconds"),
         "files": files,
         "vectorMemory": database,
+        **({} if rows is None else {"messages": rows}),
         "unreadable": unreadable,
     }
 

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from Middleware.addons.discussions.discussion_reader import Reader
 from Middleware.exceptions import WilmerError
+from Middleware.services.memory.folds import Version, chain, summary_versions, text_hash
 from Middleware.services.memory.follow_state import bury
 from Middleware.services.memory.memory_documents import ANCHORS_FILE, ELSEWHERE_FILE, FOLLOW_FILE, MEMORIES_FILE
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.services.memory.pieces import pieces_in
+from Middleware.services.memory.pieces import StoredPiece, pieces_in
 from Middleware.services.memory_service import valid_position
+from Middleware.services.vision_cache import VisionResponses
 from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.discussions.discussion_files import Pair, read_content, read_pairs, write_content
 from Middleware.utilities.discussions.vector_memory import SearchableMemories
@@ -117,6 +120,30 @@ class DiscussionEditor:
                 with self._database(key) as memories:
                     memories.delete(key.number)
 
+    def forget(self, names: Collection[str], texts: Sequence[str]) -> None:
+        """Delete the memories of the file with these ids, shown ones or not, and the summaries that may hold them.
+
+        ``texts``: those of the messages that are forgotten; the descriptions of images in them go as well.
+        """
+        with self._lock():
+            kept = self._summaries_without(names)
+            for name in names:
+                pieces = self._pieces(MEMORIES_FILE)
+                index = next((place for place, one in enumerate(pieces) if one.keys and one.keys.id == name), None)
+                if index is not None:
+                    self._bury(index)
+                    self._delete_memory([one.pair for one in pieces], index)
+            elsewhere = self._pieces(ELSEWHERE_FILE)
+            gone = [one.keys for one in elsewhere if one.keys and one.keys.id in names]
+            for keys in gone:
+                bury(self._state, keys.sources)
+            if gone:
+                rest = [one.as_json() for one in elsewhere if one.keys not in gone]
+                write_content(self._state, ELSEWHERE_FILE, rest)
+            if kept is not None:
+                self._store.replace_summaries(kept)
+            VisionResponses(self._state).forget(texts)
+
     def delete_all(self) -> None:
         """Delete all that the next message writes again; the files as they were stay in their backups.
 
@@ -185,9 +212,30 @@ class DiscussionEditor:
         self._store.forget_earlier_versions()
         self._store.replace_memories(after, forget=True)
 
+    def _pieces(self, name: str) -> list[StoredPiece]:
+        content = read_content(self._state, name)
+        return [] if content is None else pieces_in(content, self._state.display(name))
+
+    def _summaries_without(self, names: Collection[str]) -> list[Version] | None:
+        """Return the versions of the summary that cannot hold anything of the memories with these ids, and those that a
+        user wrote; None if that are all."""
+        pieces = self._pieces(MEMORIES_FILE)
+        gone = {
+            text_hash(one.text) for one in (*pieces, *self._pieces(ELSEWHERE_FILE)) if one.keys and one.keys.id in names
+        }
+        before = itertools.takewhile(lambda one: one.keys is None or one.keys.id not in names, pieces)
+        clean = set(chain(one.text for one in before))
+        versions = summary_versions(self._state)[0] if gone else []
+        kept = [
+            one
+            for one in versions
+            if one.pinned or (one.added and not gone.intersection(one.added)) or (one.count > 0 and one.covers in clean)
+        ]
+        return kept if len(kept) < len(versions) else None
+
     def _bury(self, index: int) -> None:
         """Keep the memory from being made again of the same messages."""
-        known = pieces_in(read_content(self._state, MEMORIES_FILE), self._state.display(MEMORIES_FILE))[index].keys
+        known = self._pieces(MEMORIES_FILE)[index].keys
         if known is not None:
             bury(self._state, known.sources)
 

@@ -13,6 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
+from datetime import time as datetime_time
 from typing import Any
 
 from Middleware.addons.discussions import catalog, exports, memory_output, removal
@@ -43,13 +45,17 @@ from Middleware.utilities.text_utils import counted, escape_braces, restore_brac
 DESCRIPTION = """Shows and maintains stored conversations:
 
   list [--json]                             every discussion with counts and sizes
-  show ID [--limit N]                       summary, state document and memories
+  show ID [--limit N]                       summary, state document, memories, and how many messages are stored
+  search ID "question" [--json]             what the node Recall finds in messages and memories
   search ID "phrase; phrase" [--limit N] [--weights T,S,E,K,M] [--recency] [--dates] [--expand]
          [--mode keyword|semantic|hybrid] [--endpoint NAME] [--query TEXT]
+                                            with any of these, or without stored messages: what VectorMemorySearch finds
   check [ID]                                do all files parse, can every memory be found?
-  rebuild-index ID                          rebuild the word index
+  rebuild-index ID                          rebuild the indexes of words
   index ID --from FILE                      remember the messages of a saved chat, for the node Recall
   export ID --output FILE                   write everything to one JSON file, unencrypted
+  forget ID ["words"] [--before DATE] [--message N] [--elsewhere] [--yes]
+                                            erase messages for good, and the memories made of them
   delete ID [--yes] [--runs]                delete everything that belongs to the discussion; --runs: with its runs
 
 Discussions of clients with an API key lie in folders of their own: --api-key KEY, --ask-key or the environment variable
@@ -57,6 +63,8 @@ WILMER_API_KEY choose that folder, and decrypt it if the user's encryptUsingApiK
 Exit status: 0 if all is well, 1 if something is wrong or was not done, 2 for wrong arguments."""
 KEY_VARIABLE = "WILMER_API_KEY"
 OWNER_ONLY = 0o600
+# The flags of ``search`` that are settings of the node VectorMemorySearch.
+OF_MEMORIES = ("limit", "weights", "recency", "dates", "expand", "mode", "endpoint", "query")
 Options = argparse.Namespace
 
 
@@ -106,19 +114,44 @@ def show(session: Session) -> int:
 
 def search(session: Session) -> int:
     reader, options = session.reader(), session.options
-    if options.mode != "keyword" and not options.endpoint:
+    if options.mode not in (None, "keyword") and not options.endpoint:
         raise NotDoneError(f"--mode {options.mode} needs --endpoint, the name of an embedding endpoint.")
+    of_memories = [name for name in OF_MEMORIES if getattr(options, name) not in (None, False)]
+    if of_memories and options.json:
+        raise NotDoneError(f"--json is for what Recall finds, and cannot be combined with --{of_memories[0]}.")
     _require_sound(reader)
+    return _search_memories(reader, options) if of_memories else _recall(reader, options)
+
+
+def _recall(reader: Reader, options: Options) -> int:
+    # Imported here, as below: most commands need none of it.
+    from Middleware.addons.discussions import messages
+
+    with reader.messages() as stored:
+        if stored is None:
+            if options.json:
+                raise NotDoneError(f"No messages of discussion '{reader.discussion.discussion_id}' are stored.")
+            return _search_memories(reader, options)
+        found = messages.search(reader, stored, options.phrases)
+    if options.json:
+        rows = [messages.result_as_json(one) for one in found.results]
+        memory_output.say(json.dumps(rows, indent=2, ensure_ascii=False))
+    else:
+        memory_output.say("\n".join(found.lines) or "Nothing was found.")
+    return 0
+
+
+def _search_memories(reader: Reader, options: Options) -> int:
     found = MemoryService().search_vector_memories(
         reader.discussion.discussion_id,
         options.phrases,
-        options.limit,
+        options.limit or 5,
         reader.discussion.key_hash,
         options.weights,
         options.recency,
         options.dates,
-        options.mode,
-        options.query,
+        options.mode or "keyword",
+        options.query or "",
         options.endpoint,
         options.expand,
         encryption_key=reader.encryption_key,
@@ -152,12 +185,21 @@ def check_some(session: Session) -> int:
 
 
 def rebuild_index(session: Session) -> int:
+    from Middleware.addons.discussions.messages import count
+
     reader = session.reader()
-    if not reader.discussion.has_memories:
-        raise NotDoneError(f"Discussion '{reader.discussion.discussion_id}' has no searchable memories.")
-    with reader.state.memories(write=True) as memories:
-        count = memories.rebuild_index()
-    memory_output.say(f"The index was made again from {count} memories.")
+    has_messages = bool(count(reader)[0])
+    if not reader.discussion.has_memories and not has_messages:
+        raise NotDoneError(
+            f"Discussion '{reader.discussion.discussion_id}' has no searchable memories and no stored messages."
+        )
+    if reader.discussion.has_memories:
+        with reader.state.memories(write=True) as memories:
+            memory_output.say(f"The index was made again from {memories.rebuild_index()} memories.")
+    if has_messages:
+        with reader.messages(write=True) as stored:
+            rows = stored.rebuild_index() if stored is not None else 0
+        memory_output.say(f"The index of messages was made again from {counted(rows, 'row')}.")
     return 0
 
 
@@ -175,17 +217,10 @@ def index(session: Session) -> int:
     return 0
 
 
-def _stored_rows(reader: Reader) -> int:
-    messages = reader.state.messages()
-    if messages is None:
-        raise NotDoneError("The state database stores no messages; the node Recall works with files only.")
-    with messages:
-        return messages.message_count()
-
-
 def _index_chat(reader: Reader, chat: Sequence[SavedMessage], written: float) -> int:
     """Remember a chat as if a client had sent it when its file was ``written``; return how many messages are new."""
     # Imported here: no other command needs it.
+    from Middleware.addons.discussions.messages import count
     from Middleware.services.memory.remembering import remember, remember_answer
 
     messages: list[Message] = []
@@ -198,14 +233,14 @@ def _index_chat(reader: Reader, chat: Sequence[SavedMessage], written: float) ->
     # In a chat without dates, the newest message takes the time of the file.
     request = RequestContext(started=time.monotonic() - (time.time() - written))
     messages, request.said = without_times(messages)
-    before = _stored_rows(reader)
+    before = count(reader)[0]
     discussion = reader.discussion
     remembered = remember(request, discussion.discussion_id, messages, discussion.key_hash, reader.encryption_key)
     # What is too much for one request is stored with its answer.
     remember_answer(request, remembered, "")
     if remembered.filled is None:
         raise NotDoneError("The messages could not be stored; the reason is above.")
-    return _stored_rows(reader) - before
+    return count(reader)[0] - before
 
 
 def export_one(session: Session) -> int:
@@ -221,6 +256,35 @@ def export_one(session: Session) -> int:
     for problem in content["unreadable"]:
         memory_output.print_error(f"Not exported as it should be: {problem}")
     return 1 if content["unreadable"] else 0
+
+
+def forget(session: Session) -> int:
+    from Middleware.addons.discussions import forgetting
+
+    options = session.options
+    if not (options.words.strip() or options.before or options.message or options.elsewhere):
+        raise NotDoneError(
+            'Name the messages to be forgotten: "words" that they contain, --before, --message or --elsewhere.'
+        )
+    reader = session.reader()
+    choice = forgetting.Choice(options.words, _midnight(options.before), options.message, options.elsewhere)
+    found = forgetting.find(reader, choice)
+    if not found.messages:
+        raise NotDoneError("No stored message fits; nothing was forgotten.")
+    memory_output.say(memory_output.what_is_forgotten(found))
+    answer = "yes" if options.yes else _typed("Type yes to erase this for good: ")
+    if (answer or "").strip().casefold() not in ("y", "yes"):
+        raise NotDoneError("Nothing was forgotten.")
+    forgetting.forget(reader, found)
+    memory_output.say(memory_output.what_was_forgotten(found))
+    return 0
+
+
+def _midnight(day: date | None) -> int | None:
+    """Return when a day begins in the user's time zone, in Unix seconds."""
+    from Middleware.addons.discussions.messages import calendar
+
+    return None if day is None else calendar().seconds(datetime.combine(day, datetime_time.min))
 
 
 def delete(session: Session) -> int:
@@ -283,6 +347,7 @@ COMMANDS: dict[str, Callable[[Session], int]] = {
     "rebuild-index": rebuild_index,
     "index": index,
     "export": export_one,
+    "forget": forget,
     "delete": delete,
 }
 
@@ -415,15 +480,16 @@ def _show_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _search_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("phrases", metavar="PHRASES", help="words or phrases, ';' between them")
-    add("--limit", type=_positive, default=5, metavar="N", help="the most memories to find (%(default)s)")
+    add("phrases", metavar="PHRASES", help="a question, or words or phrases with ';' between them")
+    add("--json", action="store_true", help="for other programs: text, score, source and state of each result")
+    add("--limit", type=_positive, metavar="N", help="the most memories to find (5)")
     add("--weights", type=_weights, metavar="T,S,E,K,M", help="of title, summary, entities, key phrases, text")
     add("--recency", action="store_true", help="newer memories come sooner")
     add("--dates", action="store_true", help="show the date of each memory")
     add("--expand", action="store_true", help="also look for the entities of what was found")
-    add("--mode", choices=("keyword", "semantic", "hybrid"), default="keyword")
+    add("--mode", choices=("keyword", "semantic", "hybrid"), help="how memories are looked for (keyword)")
     add("--endpoint", metavar="NAME", help="embedding endpoint, for semantic and hybrid")
-    add("--query", default="", metavar="TEXT", help="what to look for by meaning (default: the phrases)")
+    add("--query", metavar="TEXT", help="what to look for by meaning (default: the phrases)")
 
 
 def _index_arguments(parser: argparse.ArgumentParser) -> None:
@@ -433,6 +499,21 @@ def _index_arguments(parser: argparse.ArgumentParser) -> None:
 def _export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="FILE")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
+
+
+def _forget_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "words",
+        nargs="?",
+        default="",
+        metavar="WORDS",
+        help='that a message contains, all of them; or a "phrase" in it',
+    )
+    add("--before", type=_day, metavar="DATE", help="said before that day, such as 2026-03-11")
+    add("--message", type=_positive, metavar="N", help="the message with this number, as 'forget' and 'search' show it")
+    add("--elsewhere", action="store_true", help="what no conversation shows any more")
+    add("--yes", action="store_true", help="do not ask")
 
 
 def _delete_arguments(parser: argparse.ArgumentParser) -> None:
@@ -446,6 +527,7 @@ _OWN_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "search": _search_arguments,
     "index": _index_arguments,
     "export": _export_arguments,
+    "forget": _forget_arguments,
     "delete": _delete_arguments,
 }
 
@@ -455,6 +537,13 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")
     return number
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a date such as 2026-03-11") from None
 
 
 def _weights(text: str) -> list[float]:

@@ -10,23 +10,40 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from Middleware.addons.discussions import messages
 from Middleware.addons.discussions.catalog import StoredDiscussion, discussion_roots
 from Middleware.addons.discussions.discussion_reader import ENCRYPTED, Reader
 from Middleware.addons.discussions.overview import Overview
 from Middleware.addons.discussions.unwritten import unwritten
 from Middleware.exceptions import DataKeyError, StoredDataError
 from Middleware.models.process import process
-from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE
+from Middleware.services.memory.memory_documents import ELSEWHERE_FILE, MEMORIES_FILE, SUMMARY_FILE
 from Middleware.utilities.discussions.discussion_files import Pair
 from Middleware.utilities.discussions.folder_names import DiscussionNames
 from Middleware.utilities.terminal import without_controls
 from Middleware.utilities.text_utils import counted, restore_braces
 
-HEADER = ("ID", "KEY FOLDER", "MEMORIES", "SUMMARY", "SEARCHABLE", "STATE", "LAST CHANGE", "SIZE", "VECTORS")
-RIGHT = frozenset({"MEMORIES", "SEARCHABLE", "SIZE"})
+if TYPE_CHECKING:
+    from Middleware.addons.discussions.forgetting import Forgotten
+
+HEADER = (
+    "ID",
+    "KEY FOLDER",
+    "MEMORIES",
+    "SUMMARY",
+    "SEARCHABLE",
+    "MESSAGES",
+    "STATE",
+    "LAST CHANGE",
+    "SIZE",
+    "VECTORS",
+)
+RIGHT = frozenset({"MEMORIES", "SEARCHABLE", "MESSAGES", "SIZE"})
 HASH_SHOWN = 8
+# Characters of a message in a list.
+SHOWN = 160
 
 
 def say(text: str) -> None:
@@ -80,6 +97,7 @@ def _cells(row: Overview) -> tuple[str, ...]:
             unknown if row.memories is None else str(row.memories),
             _yes(row.summary),
             searchable,
+            "damaged" if row.messages is None else str(row.messages),
             _yes(row.state_document),
             local_time(row.discussion.last_change),
             human_size(row.discussion.size),
@@ -130,9 +148,12 @@ def sections(reader: Reader, limit: int | None) -> tuple[str, bool]:
         ("State document", _state_document),
         ("Memories", _memories),
         ("Searchable memories", _searchable),
+        ("Messages", _messages),
     ):
         try:
             text = "\n\n".join(read(reader, limit)) or "none"
+            if text == "none" and read is _messages:
+                continue
         except DataKeyError:
             text = reader.why_locked
         except (StoredDataError, OSError, sqlite3.Error) as error:
@@ -157,9 +178,11 @@ def _memories(reader: Reader, limit: int | None) -> Iterator[str]:
     start = max(0, len(pairs) - (limit or len(pairs)))
     yield from _left_out(start)
     yield from (_memory(number, pair) for number, pair in islice(enumerate(pairs, start=1), start, None))
+    # What does not fit the conversation now comes back with its messages.
+    yield from (_memory("elsewhere", pair) for pair in reader.pairs(ELSEWHERE_FILE)[-(limit or 0) :])
 
 
-def _memory(number: int, pair: Pair) -> str:
+def _memory(number: int | str, pair: Pair) -> str:
     return f"[{number}] {pair[1][:HASH_SHOWN]}\n{restore_braces(pair[0])}"
 
 
@@ -177,6 +200,11 @@ def _searchable(reader: Reader, limit: int | None) -> Iterator[str]:
             yield f"[{row['id']}] {str(row['date_added'])[:10]}{title}\n{restore_braces(str(row['memory_text']))}"
 
 
+def _messages(reader: Reader, limit: int | None) -> Iterator[str]:
+    if found := messages.about(reader):
+        yield found
+
+
 def _left_out(count: int) -> Iterator[str]:
     if count:
         yield f"({count} older ones are not shown)"
@@ -188,6 +216,33 @@ def _title(metadata_json: Any) -> str:
     except (TypeError, ValueError, KeyError, RecursionError):
         return ""
     return title if isinstance(title, str) else ""
+
+
+# -- forget ------------------------------------------------------------------------------------------------------------
+
+
+def what_is_forgotten(found: Forgotten) -> str:
+    """The messages, and the memories that were made of them."""
+    lines = [f"This is erased for good: {counted(len(found.messages), 'message')}"]
+    for message in found.messages:
+        lines.append(f"  [{message.number}] {messages.described(message.rows[0])}: {_beginning(message.text)}")
+    if found.memories:
+        lines.append(f"and what was made of it: {counted(len(found.memories), 'memory', 'memories')}")
+        lines += [f"  {_beginning(restore_braces(memory.text))}" for memory in found.memories]
+    return "\n".join(lines)
+
+
+def what_was_forgotten(found: Forgotten) -> str:
+    memories = f" and {counted(len(found.memories), 'memory', 'memories')}" if found.memories else ""
+    return (
+        f"{counted(len(found.messages), 'message')}{memories} forgotten. What the client still sends stays in its "
+        "prompts, but Recall no longer finds it. Recorded runs, exports and logs are left alone."
+    )
+
+
+def _beginning(text: str) -> str:
+    line = " / ".join(text.split("\n"))
+    return line if len(line) <= SHOWN else f"{line[:SHOWN]} …"
 
 
 # -- delete ------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from Middleware.addons.discussions import messages
 from Middleware.addons.discussions.catalog import StoredDiscussion
 from Middleware.addons.discussions.discussion_reader import Reader
 from Middleware.exceptions import DataKeyError, StoredDataError
@@ -26,6 +27,7 @@ class Overview:
         summary, state_document: there is one, readable or not.
         searchable: the number of memories in the database; None if it cannot be read.
         vectors: for each embedding model, the number of memories with a vector.
+        messages: how many messages are remembered word for word; None if their index cannot be read.
         encrypted: some data is encrypted, and the key was not given.
         damaged: some data cannot be read for another reason.
     """
@@ -35,6 +37,7 @@ class Overview:
     summary: bool = True
     searchable: int | None = None
     vectors: dict[str, int] = field(default_factory=dict)
+    messages: int | None = None
     state_document: bool = True
     encrypted: bool = False
     damaged: bool = False
@@ -57,6 +60,9 @@ def overview(discussion: StoredDiscussion, keys: DiscussionKeys = NO_KEYS) -> Ov
         found = reader.searchable()
         row.searchable, row.vectors = found.memories, found.vectors
         row.encrypted |= found.encrypted and locked
+    with _faults_in(row):
+        row.messages, encrypted = messages.count(reader)
+        row.encrypted |= encrypted and locked
     return row
 
 
@@ -72,6 +78,7 @@ def as_json(row: Overview) -> dict[str, Any]:
         "memories": row.memories,
         "summary": row.summary,
         "searchableMemories": row.searchable,
+        "messages": row.messages,
         "vectors": vectors,
         "stateDocument": row.state_document,
         "encrypted": row.encrypted,

@@ -16,6 +16,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.run_step import writing
 from Middleware.services.memory.folds import (
     Fold,
+    Version,
     fold_of,
     step_of,
     summary_versions,
@@ -203,9 +204,7 @@ class MemoryStore:
         stored = next(iter(read_pairs(self.state, SUMMARY_FILE) or ()), None) if fold else None
         if fold is not None and fold.version is not None and (stored is None or stored[0] != fold.version.text):
             write_versions(self.state, SUMMARY_VERSIONS_FILE, summary_versions(self.state)[0])
-            last = next(
-                (known for text, known in reversed(self.memories()) if text_hash(text) == fold.version.last), ""
-            )
+            last = _last_of(fold.version, self.memories())
             self._write(SUMMARY_FILE, pairs_as_json([(fold.version.text, last)]))
 
     def save_summary(
@@ -247,6 +246,17 @@ class MemoryStore:
         if read_pairs(self.state, SUMMARY_FILE):
             self._back_up(SUMMARY_FILE)
             self._write(SUMMARY_FILE, [])
+
+    def replace_summaries(self, versions: Sequence[Version]) -> None:
+        """Keep these versions of the summary only. The one that fits the stored memories becomes the summary."""
+        memories = read_pairs(self.state, MEMORIES_FILE) or []
+        version = fold_of(versions, memories).version
+        write_versions(self.state, SUMMARY_VERSIONS_FILE, versions)
+        self._write(
+            SUMMARY_FILE, [] if version is None else pairs_as_json([(version.text, _last_of(version, memories))])
+        )
+        self.save_summary_position(None)
+        self.forget_earlier_versions()
 
     def summary_position(self) -> int | None:
         """Return how many memories the summary covered when it was stored; None if unknown.
@@ -311,6 +321,11 @@ class MemoryStore:
         # A damaged file must not replace a good backup.
         if read_pairs(self.state, name) is not None:
             self.state.copy(name, BACKUP, None if instead is None else json_bytes(instead))
+
+
+def _last_of(version: Version, memories: Sequence[Pair]) -> str:
+    """Return the hash of the last memory that a version of the summary covers; "" if it is not there."""
+    return next((known for text, known in reversed(memories) if text_hash(text) == version.last), "")
 
 
 def _said_in(entry: Mapping[str, object]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from Middleware.models.request_context import RequestContext
 from Middleware.services.memory.memory_settings import MemorySettings, quiet_memory_settings
 from Middleware.services.memory.message_texts import parts_of, without_thoughts
 from Middleware.services.timestamp_service import TimestampService
-from Middleware.services.vision_cache import VisionResponses
+from Middleware.services.vision_cache import VisionResponses, picture_text
 from Middleware.utilities import sqlite
 from Middleware.utilities.answers.text_cleaner import find_generation_prompt
 from Middleware.utilities.conversations.path import PathMessage, path_messages, recognised
@@ -94,7 +94,7 @@ class RequestMessages:
         if not self._captions or not message.get("images"):
             return ""
         found = self._captions.get(hash_message_with_images(message), "").strip()
-        return f"(picture: {found})" if found else ""
+        return picture_text(found) if found else ""
 
     @cached_property
     def _recognised(self) -> Callable[[Message], tuple[str, str, str]]:

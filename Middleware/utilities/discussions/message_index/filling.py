@@ -24,7 +24,7 @@ from Middleware.utilities.conversations.path import (
 )
 from Middleware.utilities.discussions.message_index.alignment import PART, Unit, align, gaps_of
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
-from Middleware.utilities.discussions.message_index.message_tables import ELSEWHERE, ON_PATH, PROVISIONAL
+from Middleware.utilities.discussions.message_index.message_tables import ELSEWHERE, FORGOTTEN, ON_PATH, PROVISIONAL
 from Middleware.utilities.discussions.message_index.row_writing import ChatFacts, NewMessage, Writing
 
 # New messages that are stored before the answer; the rest of a long history follows behind it.
@@ -290,7 +290,8 @@ class _Filling:
         """Note what this request says of a message that is stored."""
         incoming, writing = self._incoming, self._writing
         role, (said, source) = incoming.messages[number].role, incoming.said(number)
-        for row in unit.rows:
+        # What the user has deleted for good gets nothing back.
+        for row in (row for row in unit.rows if row.state != FORGOTTEN):
             if row.state in (ELSEWHERE, PROVISIONAL):
                 writing.set_state((row.id,), ON_PATH)
             speaker = incoming.speaker(number) if row.speaker is None else None

@@ -6,11 +6,12 @@ import contextlib
 import os
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from Middleware.exceptions import DataKeyError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 from Middleware.utilities import sqlite
@@ -27,6 +28,7 @@ from Middleware.utilities.discussions.message_index.order import Entry, Order
 from Middleware.utilities.discussions.message_index.row_writing import ChatFacts, Writing
 from Middleware.utilities.discussions.message_index.terms import Term
 from Middleware.utilities.discussions.message_index.words import index_words
+from Middleware.utilities.discussions.vector_memory import conversion
 from Middleware.utilities.discussions.vector_memory.cache import LatestUsed, held, raise_if_cancelled
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, file_in_folder, file_named
 
@@ -39,6 +41,7 @@ _BATCH = 500
 # How long a request waits while another process writes. The next request stores what this one has not.
 BUSY_SECONDS = 2.0
 _ROW = "id, conversation, place, role, speaker, text, words, said, said_from, state, when_words"
+_FIRST_PLACE = -1e300
 _SHOWN = f"state IN ({ON_PATH}, {PROVISIONAL})"
 
 
@@ -69,6 +72,24 @@ class Occurrences(NamedTuple):
     def rows(self) -> int:
         """The number of rows whose text holds the term; if none does, of those whose date does."""
         return len(self.full) + len(self.begun) or len(self.dated)
+
+
+class Survey(NamedTuple):
+    """How many rows there are, the forgotten ones being counted for themselves.
+
+    Attributes:
+        first, last: when the oldest and the newest was sent, in Unix seconds; None if no time is known.
+        tentative: those of conversations that have just begun, which no search finds yet.
+    """
+
+    rows: int
+    first: int | None
+    last: int | None
+    without_time: int
+    elsewhere: int
+    provisional: int
+    tentative: int
+    forgotten: int
 
 
 class MessageIndex:
@@ -132,7 +153,7 @@ class MessageIndex:
             self.close()
             return
         self._use_key()
-        if write and self._cipher.active:
+        if write:
             tables.encrypt(self._db, known, self._cipher, self._scope)
             self._use_key()
             known = tables.table_names(self._db)
@@ -200,6 +221,20 @@ class MessageIndex:
                     change(order)
                 order.version = version + 1
             order.recent = version + writing.changed, writing.recent
+
+    def forget(self, numbers: Collection[int]) -> None:
+        """Empty the texts of rows for good, in such a way that no page of the file keeps them."""
+        with self.writing() as writing:
+            present = (self.units(some) for some in _batches(list(numbers), _MOST_VALUES))
+            writing.forget(number for units in present for unit in units for number in unit.ids)
+            writing.leave_no_traces()
+        conversion.forget_old_pages(self._db, self._scope)
+
+    def rebuild_index(self) -> int:
+        """Make the index of words again, unless it is only in memory; return how many rows there are."""
+        with self.writing() as writing:
+            writing.rebuild_words()
+        return int(self.all("SELECT count(*) FROM messages")[0][0])
 
     # -- what is kept in memory ----------------------------------------------------------------------------------
     def _kept_order(self) -> Order:
@@ -306,7 +341,7 @@ class MessageIndex:
         where = f"conversation = ? AND {_SHOWN} AND place "
         if before is not None:
             return self._units(f"{where} < ? ORDER BY place DESC, id DESC LIMIT ?", (number, before, limit))[::-1]
-        least = start if start is not None else -1e300
+        least = start if start is not None else _FIRST_PLACE
         return self._units(f"{where} >= ? ORDER BY place, id LIMIT ?", (number, least, limit))
 
     def units(self, numbers: Sequence[int]) -> list[Unit]:
@@ -333,10 +368,67 @@ class MessageIndex:
         decode = self._codec.decode_text
         return row._replace(speaker=decode(row.speaker), text=decode(row.text), when_words=decode(row.when_words))
 
+    def all_messages(self) -> Iterator[tuple[Unit, list[MessageRow]]]:
+        """Yield all messages that are not forgotten, each with its rows, in the order of the conversations."""
+        for (number,) in self.all("SELECT DISTINCT conversation FROM messages ORDER BY conversation"):
+            units = [unit for unit in self.stretch(number, _FIRST_PLACE) if unit.rows[0].state != tables.FORGOTTEN]
+            rows = {row.id: row for row in self.rows([one for unit in units for one in unit.ids])}
+            # Others may drop rows in the meantime.
+            yield from ((unit, [rows[one] for one in unit.ids]) for unit in units if rows.keys() >= set(unit.ids))
+
+    def stored_key(self, key: str) -> bytes:
+        """Return a key of a message, 16 hexadecimal digits, as it is stored."""
+        return self._codec.encode_key(bytes.fromhex(key))
+
+    def undecodable(self) -> list[int]:
+        """Return the ids of the rows whose tokens do not decrypt."""
+        found: list[int] = []
+        for (number,) in self.all("SELECT id FROM messages ORDER BY id"):
+            try:
+                self.rows([number])
+            except DataKeyError:
+                found.append(number)
+        return found
+
+    def newest(self, limit: int, behind: int | None = None) -> list[MessageRow]:
+        """Return rows that are not forgotten, the newest conversation first, and in each the newest message.
+
+        ``behind``: only those that follow the row with this id.
+        """
+        order = "c.used, m.conversation, m.place, m.id"
+        source = "FROM messages m JOIN conversations c ON c.id = m.conversation WHERE"
+        where, values = f"m.state <> {tables.FORGOTTEN}", list[object]()
+        if behind is not None:
+            where += f" AND ({order}) < (SELECT {order} {source} m.id = ?)"
+            values.append(behind)
+        descending = ", ".join(f"{column} DESC" for column in order.split(", "))
+        found = self.all(f"SELECT m.id {source} {where} ORDER BY {descending} LIMIT ?", (*values, limit))
+        return self.rows([row[0] for row in found])
+
+    def survey(self) -> Survey:
+        """Return how many rows there are, without reading a text."""
+        found = self.all(
+            "SELECT m.state, c.tentative, count(*), count(m.said), min(m.said), max(m.said) FROM messages m "
+            "JOIN conversations c ON c.id = m.conversation GROUP BY m.state, c.tentative"
+        )
+        kept = [row for row in found if row[0] != tables.FORGOTTEN]
+        rows = sum(row[2] for row in kept)
+        times = [time for row in kept for time in row[4:] if time is not None]
+        return Survey(
+            rows,
+            min(times, default=None),
+            max(times, default=None),
+            rows - sum(row[3] for row in kept),
+            sum(row[2] for row in kept if row[0] == tables.ELSEWHERE),
+            sum(row[2] for row in kept if row[0] == PROVISIONAL),
+            sum(row[2] for row in kept if row[1]),
+            sum(row[2] for row in found) - rows,
+        )
+
     # -- searching, inside ``order`` -----------------------------------------------------------------------------
     def message_count(self) -> int:
         """Return the number of messages; a long one has several rows, whose places differ by less than one."""
-        found = self.all("SELECT count(DISTINCT conversation || ' ' || CAST(place AS INTEGER)) FROM messages")
+        found = self.all(tables.COUNT_MESSAGES)
         return int(found[0][0]) if found else 0
 
     def occurrences(self, term: Term) -> Occurrences:

@@ -43,10 +43,19 @@ ON_PATH, ELSEWHERE, PROVISIONAL, FORGOTTEN = 0, 1, 2, 3
 # dropped; and, with the number of a conversation behind it, what is kept of its requests.
 VERSION, HASH_KEY, NEXT, CHAT = "version", "hash_key", "next", "chat:"
 KEY_BYTES = 8
+# A long message has several rows, whose places differ by less than one.
+COUNT_MESSAGES = (
+    f"SELECT count(DISTINCT conversation || ' ' || CAST(place AS INTEGER)) FROM messages WHERE state <> {FORGOTTEN}"
+)
 
 INSERT_WORDS = "INSERT INTO messages_fts (rowid, text, when_words) VALUES (?, ?, ?)"
 # Of an index without texts, entries are deleted by naming their words again.
 DELETE_WORDS = "INSERT INTO messages_fts (messages_fts, rowid, text, when_words) VALUES ('delete', ?, ?, ?)"
+
+# The rows that a search may find.
+FOUND_ROWS = (
+    f"FROM messages WHERE state <> {FORGOTTEN} AND conversation NOT IN (SELECT id FROM conversations WHERE tentative)"
+)
 
 
 class MessageCodec(Codec):
@@ -101,8 +110,8 @@ def use_write_ahead_log(connection: sqlite3.Connection) -> None:
 def encrypt(
     connection: sqlite3.Connection, names: Collection[str], cipher: Cipher, scope: CancelScope | None = None
 ) -> None:
-    """Encrypt a file that is still in clear, or go on with what an interrupted encryption has left."""
-    if WORDS in names:
+    """Encrypt a file that is still in clear, or go on with what an interrupted encryption or deletion has left."""
+    if cipher.active and WORDS in names:
         convert(connection, MessageCodec(), cipher, scope)
     else:
         conversion.forget_old_pages(connection, scope)
@@ -126,12 +135,11 @@ def convert(
             connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", stored)
         # What is kept in memory of the file has its words in another place.
         connection.execute("UPDATE meta SET value = value + 1 WHERE name = ?", (VERSION,))
-        connection.execute(f"DROP TABLE IF EXISTS {WORDS}")
         if cipher.active:
+            connection.execute(f"DROP TABLE IF EXISTS {WORDS}")
             conversion.mark_old_pages(connection)
         else:
-            connection.execute(INDEX_TABLE)
-            write_words(connection, target)
+            rebuild_words(connection, target)
     if cipher.active:
         conversion.forget_old_pages(connection, scope)
 
@@ -157,12 +165,16 @@ def _convert_rows(connection: sqlite3.Connection, source: MessageCodec, target: 
     )
 
 
+def rebuild_words(connection: sqlite3.Connection, codec: MessageCodec) -> None:
+    """Make the index of words of a file in clear again."""
+    connection.execute(f"DROP TABLE IF EXISTS {WORDS}")
+    connection.execute(INDEX_TABLE)
+    write_words(connection, codec)
+
+
 def write_words(connection: sqlite3.Connection, codec: MessageCodec) -> None:
     """Fill the index of words, which is empty, from the rows."""
-    rows = connection.execute(
-        f"SELECT id, text, when_words FROM messages WHERE state <> {FORGOTTEN} AND conversation NOT IN "
-        "(SELECT id FROM conversations WHERE tentative)"
-    ).fetchall()
+    rows = connection.execute(f"SELECT id, text, when_words {FOUND_ROWS}").fetchall()
     decode = codec.decode_text
     words = ((number, *(" ".join(index_words(decode(text))) for text in texts)) for number, *texts in rows)
     connection.executemany(INSERT_WORDS, words)

@@ -19,6 +19,7 @@ from Middleware.utilities.discussions.message_index.message_tables import (
 )
 from Middleware.utilities.discussions.message_index.order import Entry, Order
 from Middleware.utilities.discussions.message_index.words import index_words
+from Middleware.utilities.discussions.vector_memory import conversion
 
 # Of tentative conversations, so many are kept.
 MOST_TENTATIVE = 20
@@ -229,6 +230,18 @@ class Writing:
             self._do(statement, FORGOTTEN, number)
             self._do("DELETE FROM message_embeddings WHERE message_id = ?", number)
             self.changes.append(lambda order, number=number: order.remove(number))  # type: ignore[misc]
+
+    def leave_no_traces(self) -> None:
+        """Drop the words of deleted entries from the index, and let the pages that held texts be dropped."""
+        if self._in_file:
+            self._do(f"INSERT INTO {tables.WORDS} ({tables.WORDS}) VALUES ('optimize')")
+        conversion.mark_old_pages(self._database)
+
+    def rebuild_words(self) -> None:
+        """Make the index of words again, if it is in the file."""
+        self.changed = True
+        if self._in_file:
+            tables.rebuild_words(self._database, self._codec)
 
     def limit(self, most: int) -> None:
         """Delete rows if there are too many: those elsewhere first, then the oldest."""

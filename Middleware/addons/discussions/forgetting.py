@@ -1,0 +1,140 @@
+"""Forgetting messages for good, with all that was made of them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from Middleware.addons.discussions.discussion_reader import Reader
+from Middleware.addons.discussions.editing import DiscussionEditor
+from Middleware.services.memory.memory_documents import ELSEWHERE_FILE, MEMORIES_FILE
+from Middleware.services.memory.pieces import StoredPiece, pieces_in
+from Middleware.utilities.discussions.discussion_files import read_content
+from Middleware.utilities.discussions.message_index.message_rows import MessageIndex, MessageRow
+from Middleware.utilities.discussions.message_index.message_tables import ELSEWHERE, INDEX_TABLE, INSERT_WORDS
+from Middleware.utilities.discussions.message_index.terms import query_of, stands_in
+from Middleware.utilities.discussions.message_index.words import index_words
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which messages to forget: those for which all that is given holds.
+
+    Attributes:
+        words: all of them are in the message, or name who said it, in any form; those in quotation marks stand side by
+            side in it.
+        before: it was sent before that time, in Unix seconds.
+        number: of one of its rows.
+        elsewhere: no conversation shows it any more.
+    """
+
+    words: str = ""
+    before: int | None = None
+    number: int | None = None
+    elsewhere: bool = False
+
+
+@dataclass(frozen=True)
+class StoredMessage:
+    """A message: its rows, and the keys by which it is known, as they are stored."""
+
+    rows: Sequence[MessageRow]
+    keys: frozenset[bytes]
+
+    @property
+    def number(self) -> int:
+        return self.rows[0].id
+
+    @property
+    def text(self) -> str:
+        return "\n".join(row.text for row in self.rows)
+
+
+@dataclass
+class Forgotten:
+    """What goes: the messages, and the memories of the file that were made of them."""
+
+    messages: list[StoredMessage] = field(default_factory=list)
+    memories: list[StoredPiece] = field(default_factory=list)
+
+
+def find(reader: Reader, choice: Choice) -> Forgotten:
+    """Return what ``forget`` would delete. Raises DataKeyError, UnreadableDataError, sqlite3.Error and OSError."""
+    with reader.messages() as index:
+        if index is None:
+            return Forgotten()
+        known = [
+            StoredMessage(rows, frozenset(key for row in unit.rows for key in (row.key, row.key2) if key))
+            for unit, rows in index.all_messages()
+        ]
+        chosen = _chosen(known, choice)
+        numbers = {message.number for message in chosen}
+        rest = {key for message in known if message.number not in numbers for key in message.keys}
+        # What another message says as well stays true.
+        gone = {key for message in chosen for key in message.keys} - rest
+        return Forgotten(chosen, list(_made_of(reader, index, gone)))
+
+
+def forget(reader: Reader, found: Forgotten) -> None:
+    """Delete what was found. The messages go last, so that an interrupted deletion can be repeated.
+
+    Raises what ``find`` and the methods of DiscussionEditor raise.
+    """
+    DiscussionEditor(reader).forget(
+        [memory.keys.id for memory in found.memories if memory.keys], [message.text for message in found.messages]
+    )
+    with reader.messages(write=True) as index:
+        if index is not None:
+            index.forget([row.id for message in found.messages for row in message.rows])
+
+
+def _chosen(known: Iterable[StoredMessage], choice: Choice) -> list[StoredMessage]:
+    found = [
+        message
+        for message in known
+        if (choice.before is None or all(_is_before(row, choice.before) for row in message.rows))
+        and (choice.number is None or any(row.id == choice.number for row in message.rows))
+        and (not choice.elsewhere or all(row.state == ELSEWHERE for row in message.rows))
+    ]
+    return _with_words(found, choice.words) if choice.words else found
+
+
+def _is_before(row: MessageRow, time: int) -> bool:
+    return row.said is not None and row.said < time
+
+
+def _with_words(messages: Sequence[StoredMessage], wanted: str) -> list[StoredMessage]:
+    """Return the messages that have all words, also those that no search finds."""
+    query = query_of(wanted)
+    if not query.words:
+        return []
+    words = [index_words(f"{message.rows[0].speaker or ''} {message.text}") for message in messages]
+    every = " AND ".join("(" + " OR ".join(f'"{word}"' for word in term.words) + ")" for term in query.terms)
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        database.execute(INDEX_TABLE)
+        database.executemany(INSERT_WORDS, ((number, " ".join(one), "") for number, one in enumerate(words)))
+        found = database.execute("SELECT rowid FROM messages_fts WHERE messages_fts MATCH ? ORDER BY rowid", (every,))
+        return [
+            messages[number]
+            for (number,) in found.fetchall()
+            if all(stands_in(phrase, words[number]) for phrase in query.phrases)
+        ]
+
+
+def _made_of(reader: Reader, index: MessageIndex, gone: Collection[bytes]) -> Iterator[StoredPiece]:
+    state = reader.state
+    for name in (MEMORIES_FILE, ELSEWHERE_FILE):
+        content = read_content(state, name)
+        for memory in pieces_in(content, state.display(name)) if content is not None else ():
+            if memory.keys is not None and any(_stored(index, source) in gone for source in memory.keys.sources):
+                yield memory
+
+
+def _stored(index: MessageIndex, source: str) -> bytes:
+    try:
+        return index.stored_key(source)
+    # Edited by hand.
+    except ValueError:
+        return b""
