@@ -16,7 +16,7 @@ from typing import Literal, cast, get_args
 
 from Middleware.addons.discussions.discussion_reader import Reader
 from Middleware.exceptions import WilmerError
-from Middleware.services.memory.folds import Version, chain, summary_versions, text_hash
+from Middleware.services.memory.folds import Version, chain, summary_folds, text_hash
 from Middleware.services.memory.follow_state import bury
 from Middleware.services.memory.memory_documents import ANCHORS_FILE, ELSEWHERE_FILE, FOLLOW_FILE, MEMORIES_FILE
 from Middleware.services.memory.memory_store import MemoryStore
@@ -154,8 +154,7 @@ class DiscussionEditor:
             if self._has_database:
                 with self._state.memories(write=True) as memories:
                     memories.delete_all()
-            if self._store.state_document():
-                self._store.save_state_document("")
+            self._store.delete_state_document()
             # The pointers first: left behind, they could refer to a new memory.
             if self._store.condensation_hash():
                 self._store.save_condensation_hash("")
@@ -225,7 +224,7 @@ class DiscussionEditor:
         }
         before = itertools.takewhile(lambda one: one.keys is None or one.keys.id not in names, pieces)
         clean = set(chain(one.text for one in before))
-        versions = summary_versions(self._state)[0] if gone else []
+        versions = summary_folds(self._state).versions()[0] if gone else []
         kept = [
             one
             for one in versions

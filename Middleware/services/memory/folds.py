@@ -1,4 +1,5 @@
-"""Texts that were made of a sequence of memories, such as the rolling summary: each with what it was made of.
+"""Texts that were made of a sequence of memories, as the summary and the state document are: each with what it was made
+of.
 
 A version is valid while the memories that it was made of are the first ones of the trail. So after an edit the version
 before it counts, with all that is still true behind it, and after a return the version of then, without an LLM call.
@@ -6,24 +7,36 @@ before it counts, with all that is still true behind it, and after a return the 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from Middleware.exceptions import StoredDataError
 from Middleware.services.memory.memory_documents import (
     MEMORIES_FILE,
+    STATE_FILE,
+    STATE_VERSIONS_FILE,
     SUMMARIZED,
     SUMMARY_FILE,
     SUMMARY_VERSIONS_FILE,
     TRACKER_FILE,
 )
 from Middleware.utilities.discussion_state import DiscussionState
-from Middleware.utilities.discussions.discussion_files import Pair, read_content, read_object, read_pairs, write_content
+from Middleware.utilities.discussions.discussion_files import (
+    Pair,
+    read_content,
+    read_object,
+    read_pairs,
+    read_text,
+    write_content,
+)
 from Middleware.utilities.text_utils import newest_within, rough_estimate_token_length
 
 MOST_VERSIONS = 200
+# ``Version.used`` of the version whose text is stored, and of the one whose text is about to be.
+_IN_USE, _BEGUN = 0, -1
 # Tokens of memories that are shown behind a summary as they are.
 MOST_APPENDED = 2000
 
@@ -39,8 +52,9 @@ class Version:
         step: the hash of the text that it was made from and of the memories that were added; "" if it is not known.
         pinned: a user wrote it; it stays valid when its memories change.
         known: of a pinned one, and of what was made of it after that, the hashes of the memories' texts.
-        added: those of ``known`` that were added to a pinned one after its memories had changed.
-        used: when it was shown or made last, in Unix milliseconds.
+        added: of what was made of a pinned one after its memories had changed, the hashes of those that were added; of
+            a text from before there were versions, of all that were there. It is valid as long as all of them are.
+        used: when another one took its place, in Unix milliseconds; 0 while its text is the stored one.
     """
 
     text: str
@@ -56,7 +70,8 @@ class Version:
     def as_json(self) -> dict[str, object]:
         content: dict[str, object] = {"text": self.text, "covers": self.covers, "count": self.count, "last": self.last}
         content |= {"step": self.step, "pinned": self.pinned, "used": self.used}
-        return {**content, "known": list(self.known), "added": list(self.added)} if self.known else content
+        is_loose = self.known or self.added
+        return {**content, "known": list(self.known), "added": list(self.added)} if is_loose else content
 
 
 @dataclass(frozen=True)
@@ -75,10 +90,21 @@ class Fold:
 
     @property
     def shown(self) -> str:
-        """The text for readers; "" if there is nothing yet."""
+        """The summary for readers; "" if there is nothing yet."""
         texts = [text for text, _ in self.shown_behind]
         start = newest_within(texts, MOST_APPENDED, rough_estimate_token_length)
         return "\n".join([*([self.version.text] if self.version else []), *texts[start:]])
+
+    @property
+    def shown_with_all(self) -> str:
+        """The state document for readers, with all facts that it lacks; "" if there is nothing yet."""
+        lines = "\n".join(text for text, _ in self.missing)
+        return "\n\n".join(filter(None, (self.version.text.rstrip() if self.version and lines else self.text, lines)))
+
+    @property
+    def text(self) -> str:
+        """The text of the version; "" if none is valid."""
+        return self.version.text if self.version else ""
 
 
 def text_hash(text: str) -> str:
@@ -113,7 +139,7 @@ def fold_of(versions: Sequence[Version], memories: Sequence[Pair]) -> Fold:
 
     valid = [(one, left) for one in versions[newest_pinned:] if (left := missing_in(one)) is not None]
     nothing: tuple[Version | None, list[Pair]] = (None, list(memories))
-    best, missing = min(valid, key=lambda found: (len(found[1]), -found[0].used), default=nothing)
+    best, missing = min(valid, key=lambda found: (len(found[1]), found[0].used > 0, -found[0].used), default=nothing)
     once = {one.last for one in versions}
     reached = max((index + 1 for index, (text, _) in enumerate(missing) if text_hash(text) in once), default=0)
     return Fold(best, missing, missing[:reached])
@@ -126,37 +152,27 @@ def _is_prefix(version: Version, prefixes: Sequence[str]) -> bool:
 def with_version(
     versions: Sequence[Version], fold: Fold, memories: Sequence[Pair], batch: Sequence[Pair], text: str
 ) -> list[Version]:
-    """Return the versions with that of a text which was made from a fold and a batch of its missing memories."""
-    count = len(memories) - len(fold.missing) + len(batch)
-    base = fold.version
-    hashes = tuple(text_hash(one) for one, _ in batch)
+    """Return the versions and behind them that of a text made from a fold and a batch of its missing memories."""
+    base, prefixes = fold.version, chain(one for one, _ in memories)
+    hashes, count = tuple(text_hash(one) for one, _ in batch), len(memories) - len(fold.missing) + len(batch)
+    step, last = step_of(base, batch), hashes[-1] if hashes else (base.last if base else "")
+    new = Version(text, prefixes[count], count, last, step)
     # What a user's text becomes after its memories have changed is valid as long as what was added is.
-    is_loose = base is not None and bool(base.known) and not _is_prefix(base, chain(one for one, _ in memories))
-    new = Version(
-        text,
-        covers="" if is_loose else chain(one for one, _ in memories)[count],
-        count=-1 if is_loose else count,
-        last=hashes[-1] if hashes else (base.last if base else ""),
-        step=step_of(base, batch),
-        known=(*base.known, *hashes) if is_loose and base is not None else (),
-        added=(*base.added, *hashes) if is_loose and base is not None else (),
-        used=int(time.time() * 1000),
-    )
-    return _newest([*(one for one in versions if replace(one, used=0) != replace(new, used=0)), new])
+    if base is not None and (base.known or base.added) and not _is_prefix(base, prefixes):
+        new = Version(text, "", -1, last, step, False, (*base.known, *hashes), (*base.added, *hashes))
+    return [*(one for one in versions if replace(one, used=0) != new), new]
 
 
-def with_pinned(versions: Sequence[Version], memories: Sequence[Pair], text: str) -> list[Version]:
-    """Return the versions with a user's text, which covers all memories."""
-    hashes = tuple(text_hash(one) for one, _ in memories)
-    covers, now = chain(one for one, _ in memories)[-1], int(time.time() * 1000)
-    return _newest(
-        [*versions, Version(text, covers, len(memories), hashes[-1] if hashes else "", "", True, hashes, (), now)]
-    )
-
-
-def _newest(versions: list[Version]) -> list[Version]:
-    kept = sorted(range(len(versions)), key=lambda index: versions[index].used)[-MOST_VERSIONS:]
-    return [versions[index] for index in sorted(kept)]
+def with_pinned(
+    versions: Sequence[Version], memories: Sequence[Pair], text: str, replaced: Version | None = None
+) -> list[Version]:
+    """Return the versions and behind them a user's text; it covers all memories, or what a version covers before it."""
+    prefixes, hashes = chain(one for one, _ in memories), tuple(text_hash(one) for one, _ in memories)
+    new = Version(text, prefixes[-1], len(hashes), hashes[-1] if hashes else "", "", True, hashes)
+    if replaced is not None:
+        known = hashes[: replaced.count] if _is_prefix(replaced, prefixes) else replaced.known
+        new = replace(replaced, text=text, step="", pinned=True, known=known, added=())
+    return [*versions, new]
 
 
 def read_versions(state: DiscussionState, name: str) -> list[Version]:
@@ -168,11 +184,6 @@ def read_versions(state: DiscussionState, name: str) -> list[Version]:
     return (
         [_version(entry) for entry in content or () if isinstance(entry, Mapping)] if isinstance(content, list) else []
     )
-
-
-def write_versions(state: DiscussionState, name: str, versions: Sequence[Version]) -> None:
-    """Store versions. Raises OSError and DataKeyError."""
-    write_content(state, name, [one.as_json() for one in versions])
 
 
 def _version(entry: Mapping[str, object]) -> Version:
@@ -195,27 +206,124 @@ def _texts(value: object) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
-def summary_versions(state: DiscussionState) -> tuple[list[Version], bool]:
-    """Return the versions of the summary, and whether the stored summary is one that is not among them yet.
+@dataclass(frozen=True)
+class Folds:
+    """The versions of one text of a discussion, and that text itself, which users read and edit.
 
-    Such a text is of an older version of this program or, if there are versions, written by a user. It covers what the
-    stored memories say. Raises UnreadableDataError, DataKeyError and OSError.
+    The text is that of the version in use. Another one was written by a user, or is from before there were versions. Of
+    a blank or missing one, which a user has deleted, no version counts.
+
+    Args:
+        name: of the document with the versions.
+        stored: returns the text; "" without one.
+        newest: returns the memories for which the text was stored last, or that were there before it.
+        covered: returns how many of ``newest`` a text covers that is from before there were versions.
     """
-    versions = read_versions(state, SUMMARY_VERSIONS_FILE)
-    stored = next(iter(read_pairs(state, SUMMARY_FILE) or ()), None)
-    if stored is None or not stored[0].strip() or any(one.text == stored[0] for one in versions):
-        return versions, False
-    memories = read_pairs(state, MEMORIES_FILE) or []
-    if versions:
-        return with_pinned(versions, memories, stored[0]), True
-    hashes, place = [known for _, known in memories], read_object(state, TRACKER_FILE).get(SUMMARIZED)
-    if type(place) is not int or not 0 < place <= len(hashes) or hashes[place - 1] != stored[1]:
-        place = len(hashes) - hashes[::-1].index(stored[1]) if stored[1] in hashes else 0
-    return with_version([], Fold(None, memories), memories, memories[:place], stored[0]), True
+
+    state: DiscussionState
+    name: str
+    stored: Callable[[], str]
+    newest: Callable[[], Sequence[Pair]]
+    covered: Callable[[], int]
+
+    def versions(self) -> tuple[list[Version], bool]:
+        """Return the versions, and whether the text is one that is not stored among them yet: it is the last one then.
+
+        Raises UnreadableDataError, DataKeyError and OSError.
+        """
+        text = self.stored()
+        # Of a text that a user has deleted, none counts.
+        versions = read_versions(self.state, self.name) if text.strip() else []
+        used = [one for one in versions if one.used <= _IN_USE] or sorted(versions, key=lambda one: one.used)[-1:]
+        if not text.strip() or any(one.text == text for one in used):
+            return versions, False
+        memories = self.newest()
+        if used:
+            return with_pinned(versions, memories, text, used[0]), True
+        count = self.covered()
+        if memories and not count:
+            return [Version(text, count=-1, added=tuple(text_hash(one) for one, _ in memories))], True
+        return with_version([], Fold(None, memories), memories, memories[:count], text), True
+
+    def fold(self, memories: Sequence[Pair]) -> Fold:
+        """Return what fits these memories. Raises as ``versions``."""
+        return fold_of(self.versions()[0], memories)
+
+    def made(self, fold: Fold, batch: Sequence[Pair]) -> str:
+        """Return what was made of a fold and a batch of its missing memories before; "" if nothing was."""
+        step = step_of(fold.version, batch)
+        return next((one.text for one in self.versions()[0] if one.step == step), "")
+
+    def keep(self) -> None:
+        """Make the stored text a version, before the memories that it was made of move. Raises as ``versions``."""
+        versions, is_new = self.versions()
+        if is_new:
+            self._write(versions, versions[-1], _IN_USE)
+
+    @contextlib.contextmanager
+    def storing(self, versions: Sequence[Version], version: Version) -> Iterator[None]:
+        """Store versions around a block that stores the text of one of them.
+
+        A program that is ended inside the block leaves a text that does not count as written by a user.
+        """
+        self._write(versions, version, _BEGUN)
+        yield
+        self._write(versions, version, _IN_USE)
+
+    def settle(self, memories: Sequence[Pair], write: Callable[[Version], None]) -> None:
+        """Let the version that fits these memories be the stored text, for readers that know no request."""
+        versions, _ = self.versions()
+        version = fold_of(versions, memories).version
+        if version is not None and version.text != self.stored():
+            with self.storing(versions, version):
+                write(version)
+
+    def _write(self, versions: Sequence[Version], version: Version, used: int) -> None:
+        now = int(time.time() * 1000)
+        before = _IN_USE if used == _BEGUN else now
+        marked = [replace(one, used=used if one is version else one.used or before) for one in versions]
+        newest = sorted(marked, key=lambda one: one.used if one.used > 0 else now + 1)[-MOST_VERSIONS:]
+        kept = {id(one) for one in newest}
+        write_content(self.state, self.name, [one.as_json() for one in marked if id(one) in kept])
+
+    def delete(self) -> None:
+        """Drop all versions. Raises OSError and DataKeyError."""
+        if self.state.read(self.name) is not None:
+            write_content(self.state, self.name, [])
+
+    def forget_earlier(self) -> None:
+        """Drop all versions but that of the stored text. Raises as ``versions``."""
+        if read_versions(self.state, self.name):
+            text = self.stored()
+            kept = [one for one in self.versions()[0] if one.text == text][-1:]
+            write_content(self.state, self.name, [replace(one, used=_IN_USE).as_json() for one in kept])
 
 
-def keep_stored_summary(state: DiscussionState) -> None:
-    """Make the stored summary a version, before the memories that it was made of move. Raises as above."""
-    versions, is_new = summary_versions(state)
-    if is_new:
-        write_versions(state, SUMMARY_VERSIONS_FILE, versions)
+def summary_folds(state: DiscussionState) -> Folds:
+    """Return the versions of the rolling summary, which is made of the memories of the files."""
+
+    def stored() -> Pair:
+        return next(iter(read_pairs(state, SUMMARY_FILE) or ()), ("", ""))
+
+    def covered() -> int:
+        last, hashes = stored()[1], [known for _, known in read_pairs(state, MEMORIES_FILE) or ()]
+        place = read_object(state, TRACKER_FILE).get(SUMMARIZED)
+        if type(place) is int and 0 < place <= len(hashes) and hashes[place - 1] == last:
+            return place
+        return len(hashes) - hashes[::-1].index(last) if last in hashes else 0
+
+    return Folds(
+        state,
+        SUMMARY_VERSIONS_FILE,
+        lambda: stored()[0],
+        lambda: read_pairs(state, MEMORIES_FILE) or [],
+        covered,
+    )
+
+
+def document_folds(state: DiscussionState, newest: Callable[[], Sequence[Pair]]) -> Folds:
+    """Return the versions of the state document, which is made of the facts of chunks.
+
+    ``newest``: returns the facts of each chunk of the newest trail.
+    """
+    return Folds(state, STATE_VERSIONS_FILE, lambda: read_text(state, STATE_FILE), newest, lambda: len(newest()))

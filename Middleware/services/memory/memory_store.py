@@ -7,23 +7,24 @@ were empty, writers raise UnreadableDataError. A caller that reads and then writ
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import cast
 
 from Middleware.exceptions import DataKeyError, UnreadableDataError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.run_step import writing
+from Middleware.services.memory.chunk_facts import facts_on_path, newest_facts
 from Middleware.services.memory.folds import (
     Fold,
+    Folds,
     Version,
+    document_folds,
     fold_of,
-    step_of,
-    summary_versions,
+    summary_folds,
     text_hash,
     with_pinned,
     with_version,
-    write_versions,
 )
 from Middleware.services.memory.memory_documents import ANCHORS_FILE as ANCHORS_FILE
 from Middleware.services.memory.memory_documents import CONDENSED_UP_TO as CONDENSED_UP_TO
@@ -31,8 +32,8 @@ from Middleware.services.memory.memory_documents import MEMORIES_FILE as MEMORIE
 from Middleware.services.memory.memory_documents import STATE_FILE as STATE_FILE
 from Middleware.services.memory.memory_documents import SUMMARIZED as SUMMARIZED
 from Middleware.services.memory.memory_documents import SUMMARY_FILE as SUMMARY_FILE
-from Middleware.services.memory.memory_documents import SUMMARY_VERSIONS_FILE
 from Middleware.services.memory.memory_documents import TRACKER_FILE as TRACKER_FILE
+from Middleware.services.memory.memory_settings import quiet_memory_settings
 from Middleware.services.memory.pieces import followed
 from Middleware.utilities.discussion_state import BACKUP, DiscussionState
 from Middleware.utilities.discussions.discussion_files import (
@@ -188,24 +189,26 @@ class MemoryStore:
         Raises UnreadableDataError, DataKeyError and OSError.
         """
         found = followed(self.state)
-        return None if found is None else fold_of(summary_versions(self.state)[0], found.pairs)
+        return None if found is None else self._summary_folds.fold(found.pairs)
+
+    @property
+    def _summary_folds(self) -> Folds:
+        return summary_folds(self.state)
 
     def known_summary(self, batch: Sequence[Pair]) -> str:
         """Return the summary that was made of the present one and these memories before; "" if none was."""
         fold = self.fold()
-        if fold is None:
-            return ""
-        step = step_of(fold.version, batch)
-        return next((one.text for one in summary_versions(self.state)[0] if one.step == step), "")
+        return "" if fold is None else self._summary_folds.made(fold, batch)
 
     def settle_summary(self) -> None:
         """Store the version that fits the request as the summary, for readers that know no request."""
-        fold = self.fold()
-        stored = next(iter(read_pairs(self.state, SUMMARY_FILE) or ()), None) if fold else None
-        if fold is not None and fold.version is not None and (stored is None or stored[0] != fold.version.text):
-            write_versions(self.state, SUMMARY_VERSIONS_FILE, summary_versions(self.state)[0])
-            last = _last_of(fold.version, self.memories())
-            self._write(SUMMARY_FILE, pairs_as_json([(fold.version.text, last)]))
+        found = followed(self.state)
+        if found is not None:
+            self._summary_folds.settle(found.pairs, lambda one: self._write_version(one, self.memories()))
+
+    def _write_version(self, version: Version, memories: Sequence[Pair]) -> None:
+        last = next((known for text, known in reversed(memories) if text_hash(text) == version.last), "")
+        self._write(SUMMARY_FILE, pairs_as_json([(version.text, last)]))
 
     def save_summary(
         self, text: str, stored_hash: str, covered: int | None = None, forget: bool = False, pinned: bool = False
@@ -221,15 +224,20 @@ class MemoryStore:
             raise ValueError("a summary must not be blank")
         with self.state.together(SUMMARY_FILE), writing("summary", text, last_message=stored_hash):
             content = pairs_as_json([(text, stored_hash)])
-            self._save_version(text, covered, pinned)
-            self._back_up(SUMMARY_FILE, content if forget else None)
-            self._write(SUMMARY_FILE, content)
+            with self._as_version(text, covered, pinned):
+                self._back_up(SUMMARY_FILE, content if forget else None)
+                self._write(SUMMARY_FILE, content)
+            if forget:
+                self._summary_folds.forget_earlier()
         if covered is not None:
             if_readable(lambda: self.save_summary_position(covered), None)
 
-    def _save_version(self, text: str, covered: int | None, pinned: bool) -> None:
-        fold, versions = self.fold(), summary_versions(self.state)[0]
+    @contextlib.contextmanager
+    def _as_version(self, text: str, covered: int | None, pinned: bool) -> Iterator[None]:
+        """Store a summary as a version, around a block that stores the summary."""
+        fold, versions = self.fold(), self._summary_folds.versions()[0]
         if fold is None:
+            yield
             return
         memories = self.stored_memories()
         if pinned or covered is None:
@@ -237,12 +245,12 @@ class MemoryStore:
         else:
             batch = fold.missing[: covered - (len(memories) - len(fold.missing))]
             versions = with_version(versions, fold, memories, batch, text)
-        write_versions(self.state, SUMMARY_VERSIONS_FILE, versions)
+        with self._summary_folds.storing(versions, versions[-1]):
+            yield
 
     def delete_summary(self) -> None:
         """Remove the summary, which is kept in ``chat_summary.json.bak``."""
-        if self.state.read(SUMMARY_VERSIONS_FILE) is not None:
-            write_versions(self.state, SUMMARY_VERSIONS_FILE, [])
+        self._summary_folds.delete()
         if read_pairs(self.state, SUMMARY_FILE):
             self._back_up(SUMMARY_FILE)
             self._write(SUMMARY_FILE, [])
@@ -251,10 +259,12 @@ class MemoryStore:
         """Keep these versions of the summary only. The one that fits the stored memories becomes the summary."""
         memories = read_pairs(self.state, MEMORIES_FILE) or []
         version = fold_of(versions, memories).version
-        write_versions(self.state, SUMMARY_VERSIONS_FILE, versions)
-        self._write(
-            SUMMARY_FILE, [] if version is None else pairs_as_json([(version.text, _last_of(version, memories))])
-        )
+        if version is None:
+            self._summary_folds.delete()
+            self._write(SUMMARY_FILE, [])
+        else:
+            with self._summary_folds.storing(versions, version):
+                self._write_version(version, memories)
         self.save_summary_position(None)
         self.forget_earlier_versions()
 
@@ -288,13 +298,55 @@ class MemoryStore:
 
     # -- state document --------------------------------------------------------------------------------------------
     def state_document(self) -> str:
-        return read_text(self.state, STATE_FILE)
+        """Return the document; if memories follow a request, what fits it, with the facts that are not in it yet."""
+        fold = if_readable(self.document_fold, None)
+        if fold is None:
+            return read_text(self.state, STATE_FILE)
+        return fold.shown_with_all if quiet_memory_settings().use_state_document else fold.text
+
+    def document_fold(self) -> Fold | None:
+        """Return which version of the document fits the facts of the request; None if memories do not follow it.
+
+        Raises UnreadableDataError, DataKeyError and OSError.
+        """
+        facts = facts_on_path(self.state)
+        return None if facts is None else self._document_folds.fold(facts)
+
+    @property
+    def _document_folds(self) -> Folds:
+        return document_folds(self.state, lambda: newest_facts(self.state))
+
+    def known_document(self, fold: Fold, batch: Sequence[Pair]) -> str:
+        """Return the document that was made of a fold and these facts before; "" if none was."""
+        return self._document_folds.made(fold, batch)
+
+    def settle_document(self) -> None:
+        """Store the version that fits the request as the document, for readers that know no request."""
+        facts = facts_on_path(self.state)
+        if facts is not None:
+            self._document_folds.settle(facts, lambda one: self.state.write(STATE_FILE, encode_text(one.text)))
+
+    def save_document_version(self, fold: Fold, batch: Sequence[Pair], text: str) -> None:
+        """Replace the document by what was made of a fold and a batch of the facts that it lacks."""
+        facts, folds = facts_on_path(self.state) or [], self._document_folds
+        versions = with_version(folds.versions()[0], fold, facts, batch, text)
+        with folds.storing(versions, versions[-1]):
+            if text != folds.stored():
+                self.save_state_document(text)
 
     def save_state_document(self, text: str, forget: bool = False) -> None:
         """Replace the document; the old one is first copied to ``state_document.md.bak``."""
         with writing("state", text):
             self.state.copy(STATE_FILE, BACKUP, encode_text(text) if forget else None)
             self.state.write(STATE_FILE, encode_text(text))
+        if forget:
+            self._document_folds.forget_earlier()
+
+    def delete_state_document(self) -> None:
+        """Empty the document, which is kept in ``state_document.md.bak``."""
+        self._document_folds.delete()
+        if read_text(self.state, STATE_FILE):
+            self.save_state_document("")
 
     def forget_earlier_versions(self) -> None:
         """Make the backups of summary and state document copies of what is stored now.
@@ -321,11 +373,6 @@ class MemoryStore:
         # A damaged file must not replace a good backup.
         if read_pairs(self.state, name) is not None:
             self.state.copy(name, BACKUP, None if instead is None else json_bytes(instead))
-
-
-def _last_of(version: Version, memories: Sequence[Pair]) -> str:
-    """Return the hash of the last memory that a version of the summary covers; "" if it is not there."""
-    return next((known for text, known in reversed(memories) if text_hash(text) == version.last), "")
 
 
 def _said_in(entry: Mapping[str, object]) -> dict[str, str]:

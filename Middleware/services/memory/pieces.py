@@ -18,7 +18,7 @@ from Middleware.exceptions import StoredDataError
 from Middleware.models.messages import Message, VisionNote
 from Middleware.models.process import process
 from Middleware.models.request_context import current_request
-from Middleware.services.memory.folds import keep_stored_summary
+from Middleware.services.memory.folds import summary_folds
 from Middleware.services.memory.follow_state import Conversation, FollowState, read_follow_state, write_follow_state
 from Middleware.services.memory.memory_documents import ANCHORS_FILE, ELSEWHERE_FILE, MEMORIES_FILE
 from Middleware.services.memory.memory_settings import SHOW, MemorySettings, quiet_memory_settings
@@ -331,7 +331,7 @@ class Followed:
         names = {piece.keys.id for piece in shown if piece.keys}
         rest = {name: piece for name, piece in self._by_id.items() if name not in names}
         self._remember_conversation(rewritten)
-        keep_stored_summary(self._state)
+        summary_folds(self._state).keep()
         self._replace(ELSEWHERE_FILE, self._kept(list(rest.values())))
         self._replace(MEMORIES_FILE, shown)
         self.refresh()

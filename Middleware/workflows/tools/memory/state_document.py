@@ -5,15 +5,20 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.llmapis.backend_errors import public_text
 from Middleware.llmapis.guarded_calls import guarded_calls
+from Middleware.models.process import process
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
+from Middleware.services.memory.chunk_facts import fact_line
+from Middleware.services.memory.folds import Fold, text_hash
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import STATE_FILE, MemoryStore
 from Middleware.utilities.discussion_state import DiscussionState
-from Middleware.utilities.discussions.discussion_files import logged_as_conflict
+from Middleware.utilities.discussions.discussion_files import Pair, logged_as_conflict
+from Middleware.utilities.once import BoundedCache
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import helper_prompts, text_of_helper
 from Middleware.workflows.tools.memory.memory_texts import clean_memory
@@ -21,6 +26,8 @@ from Middleware.workflows.tools.memory.shared import problem_with
 
 logger = logging.getLogger(__name__)
 
+# The facts of so many chunks are added with one call.
+CHUNKS_AT_ONCE = 6
 # A document of up to this many characters may be replaced by one of any length.
 SHORT_DOCUMENT = 500
 _FENCED = re.compile(r"```(?:markdown|md)?[ \t]*\n((?:(?!```).)*)\n```", re.DOTALL | re.IGNORECASE)
@@ -31,16 +38,18 @@ def update_state_document(
 ) -> None:
     """Let the user's workflow rewrite the document with new facts, if the settings want one.
 
-    Every failure is logged and leaves the document unchanged. Raises only EarlyTerminationException, for a cancelled
-    request.
+    If memories follow the history of the request, it is rewritten with all facts of the history that it lacks. Every
+    failure is logged and leaves the document unchanged. Raises only EarlyTerminationException, for a cancelled request.
     """
-    if not settings.use_state_document or not facts:
+    if not settings.use_state_document or not (facts or settings.follow_edits):
         return
     if not settings.state_workflow:
         logger.error("useStateDocument is on, but stateDocumentWorkflowName names no workflow")
         return
     try:
-        _rewrite(context, settings, MemoryStore(state), facts)
+        writer = _DocumentWriter(context, settings, MemoryStore(state))
+        if not writer.follow() and facts:
+            writer.rewrite(facts)
     # Workflows run code of other packages, and a document is not worth losing the chat.
     except Exception as error:
         raise_if_request_ended(error, context)
@@ -55,29 +64,97 @@ def raise_if_request_ended(error: Exception, context: ExecutionContext) -> None:
         raise error
 
 
-def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryStore, facts: Sequence[str]) -> None:
-    current = store.state_document()
-    listed = "\n".join(f"- {' '.join(fact.splitlines())}" for fact in facts)
-    with guarded_calls(settings.reads_streams):
-        answer = text_of_helper(context, settings.state_workflow, (listed, current)).strip()
-    answer = _unfenced(clean_memory(answer, helper_prompts(context, settings.state_workflow)))
-    name = store.state.display(STATE_FILE)
-    if problem := problem_with(answer):
-        logger.error("%s is not updated: workflow '%s': %s", name, settings.state_workflow, problem)
-    elif loses_too_much(current, answer, settings.state_retention):
-        logger.error(
-            "%s is not updated: the new text has %d characters, less than %g of the present %d "
-            "(stateDocumentMinRetentionRatio)",
-            name,
-            len(answer),
-            settings.state_retention,
-            len(current),
-        )
-    elif store.state_document() != current:
-        logger.warning("%s is not updated: it was changed in the meantime", name)
-    elif answer != current:
-        store.save_state_document(answer)
-        logger.info("%s rewritten with %d new facts", name, len(facts))
+class _DocumentWriter:
+    def __init__(self, context: ExecutionContext, settings: MemorySettings, store: MemoryStore) -> None:
+        self._context, self._settings, self._store = context, settings, store
+        self._name = store.state.display(STATE_FILE)
+
+    def rewrite(self, facts: Sequence[str]) -> None:
+        """Store the document that the workflow makes of the present one and some facts."""
+        current = self._store.state_document()
+        answer = self._answer("\n".join(map(fact_line, facts)), current)
+        if not answer:
+            return
+        if self._store.state_document() != current:
+            self._log_changed()
+        elif answer != current:
+            self._store.save_state_document(answer)
+            self._log_rewritten(len(facts))
+
+    def follow(self) -> bool:
+        """Add the facts that the document lacks, some chunks at a time; return whether it follows the history."""
+        self._store.settle_document()
+        for _ in range(self._settings.repairs_per_pass):
+            fold = self._with_known()
+            if fold is None:
+                return False
+            if not fold.missing:
+                break
+            batch = fold.missing[:CHUNKS_AT_ONCE]
+            facts = "\n".join(lines for lines, _ in batch)
+            answer = self._answer(facts, fold.text) or self._in_place_of_refused(fold, batch)
+            if not answer:
+                break
+            now = self._store.document_fold()
+            if now is None or now.version != fold.version:
+                self._log_changed()
+                break
+            self._store.save_document_version(fold, batch, answer)
+            self._log_rewritten(facts.count("\n") + 1)
+        return True
+
+    def _with_known(self) -> Fold | None:
+        """Add what was made of the same text and the same facts before; return what fits after that."""
+        while (fold := self._store.document_fold()) is not None and fold.missing:
+            batch = fold.missing[:CHUNKS_AT_ONCE]
+            known = self._store.known_document(fold, batch)
+            if not known:
+                break
+            self._store.save_document_version(fold, batch, known)
+        return fold
+
+    def _answer(self, listed: str, current: str) -> str:
+        """Return the document that the workflow makes of the present one; "" and a line in the log without one."""
+        context, settings = self._context, self._settings
+        with guarded_calls(settings.reads_streams):
+            answer = text_of_helper(context, settings.state_workflow, (listed, current)).strip()
+        answer = _unfenced(clean_memory(answer, helper_prompts(context, settings.state_workflow)))
+        if problem := problem_with(answer):
+            logger.error("%s is not updated: workflow '%s': %s", self._name, settings.state_workflow, problem)
+            return ""
+        if loses_too_much(current, answer, settings.state_retention):
+            logger.error(
+                "%s is not updated: the new text has %d characters, less than %g of the present %d "
+                "(stateDocumentMinRetentionRatio)",
+                self._name,
+                len(answer),
+                settings.state_retention,
+                len(current),
+            )
+            return ""
+        return answer
+
+    def _in_place_of_refused(self, fold: Fold, batch: Sequence[Pair]) -> str:
+        """Return what takes the place of an answer that cannot be used: "" at first, so that it is asked for again.
+
+        After that, the facts stand in the document as they are: another call would give no other answer.
+        """
+        refused, place = process().one(_refused), self._store.state.place
+        named = text_hash(fold.text)
+        again = refused.get(place) == named
+        refused.put(place, named)
+        return replace(fold, missing=batch).shown_with_all if again else ""
+
+    def _log_changed(self) -> None:
+        logger.warning("%s is not updated: it was changed in the meantime", self._name)
+
+    def _log_rewritten(self, facts: int) -> None:
+        logger.info("%s rewritten with %d new facts", self._name, facts)
+
+
+def _refused() -> BoundedCache[str, str]:
+    """Return the hash of the text whose last answer could not be used, by the place of the discussion."""
+    return BoundedCache(1000)
 
 
 def _unfenced(text: str) -> str:

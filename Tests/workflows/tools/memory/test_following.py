@@ -7,7 +7,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -453,6 +453,74 @@ def test_a_summary_of_an_older_version_goes_on(discussion: Discussion) -> None:
     assert discussion.sum_up(ALL) == [P1, P2, P3]
     assert discussion.folded == []
     assert discussion.summary(chat("m0-m4", "x", "m6-m36")) == [P2, P3]
+
+
+def _rewritten(discussion: Discussion, text: str, **more: str) -> None:
+    """Change the summary by hand; ``more``: its hash."""
+    path = Path(discussion.folder.folder) / "chat_summary.json"
+    content = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps([{**content[0], "text_block": text, **more}]), encoding="utf-8")
+
+
+def _removed(discussion: Discussion) -> None:
+    (Path(discussion.folder.folder) / "chat_summary.json").unlink()
+
+
+def _restored(discussion: Discussion) -> None:
+    path = Path(discussion.folder.folder) / "chat_summary.json"
+    path.write_bytes(path.with_suffix(".json.bak").read_bytes())
+
+
+def _of_before(discussion: Discussion) -> None:
+    """A summary of an older version that refers to no memory."""
+    _rewritten(discussion, "before", hash="")
+    for name in ("summary_versions.json", "condensation_tracker.json"):
+        (Path(discussion.folder.folder) / name).unlink()
+
+
+def _written_by_a_node(discussion: Discussion) -> None:
+    with request_scope(discussion._request(ALL)):
+        MemoryStore(discussion.folder).save_summary("by a node", "", pinned=True)
+
+
+P4, EDITED = of("m30-m39"), chat("m0-m4", "x", "m6-m42")
+X1 = of("m0-m4", "x", "m6-m9")
+
+
+@table(
+    ("change", "shown", "later", "edited", "folds"),
+    [
+        # What is shown after the change and after ten more messages, what is made of an edit, and with how many calls.
+        (lambda discussion: None, [P1, P2, P3], [P1, P2, P3, P4], [X1, P2, P3, P4], 3),
+        (_removed, [], [P1, P2, P3, P4], [X1, P2, P3, P4], 4),
+        (lambda discussion: _rewritten(discussion, "mine"), ["mine"], ["mine", P4], ["mine", X1, P4], 2),
+        (_restored, [P1, P2], [P1, P2, P4], [P1, P2, X1, P4], 2),
+        (_written_by_a_node, ["by a node"], ["by a node", P4], ["by a node", X1, P4], 2),
+        # As with followEdits off, all are folded in, as none is known to be; and an edit ends it.
+        (_of_before, ["before"], ["before", P1, P2, P3, P4], [X1, P2, P3, P4], 4),
+    ],
+)
+def test_summaries_of_a_user(
+    discussion: Discussion,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Discussion], None],
+    shown: list[str],
+    later: list[str],
+    edited: list[str],
+    folds: int,
+) -> None:
+    discussion = Discussion(monkeypatch)
+    summed_up(discussion)
+    change(discussion)
+    assert discussion.summary(ALL) == shown
+    longer = chat("m0-m42")
+    discussion.send(longer)
+    assert discussion.sum_up(longer) == later
+    discussion.send(EDITED)
+    assert discussion.sum_up(EDITED) == edited
+    assert len(discussion.folded) == folds
+    assert discussion.sum_up(longer) == later
+    assert len(discussion.folded) == folds
 
 
 # -- whatever users do -------------------------------------------------------------------------------------------------
