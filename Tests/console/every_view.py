@@ -218,6 +218,15 @@ VIEWS = {
         _mill,
         lambda page: page.get_by_role("button", name="Edit").first.click(),
     ),
+    "memory, messages": View(
+        "#/memory/mill?part=messages&folder=none", named("article", "Message 128"), _mill, _press("Delete")
+    ),
+    "memory, elsewhere": View(
+        "#/memory/mill?part=memories&folder=none",
+        named("article", "Memory 130"),
+        _mill,
+        lambda page: page.get_by_text("Elsewhere").click(),
+    ),
     "memory, delete": View("#/memory/mill", named("article", "Summary"), _mill, _press("Delete discussion")),
     "backends": View(
         "#/backends",

@@ -250,7 +250,19 @@ def chat_spans() -> list[Row]:
         level="WARNING",
         logger="web",
     )
-    spans.add(root, "memory", "read vector", 2_620_000, 90_000, "ok", {}, store="vector", action="read", found=4)
+    spans.add(
+        root,
+        "memory",
+        "read vector",
+        2_620_000,
+        90_000,
+        "ok",
+        {},
+        store="vector",
+        action="read",
+        found=4,
+        trail="12 of 14 pieces on the path, 1 hole",
+    )
     answer = spans.node(
         root, 3, "Answer", "Standard", 2_720_000, 9_500_000, endpoint="Main", preset="Code", responder=True
     )

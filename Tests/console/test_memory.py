@@ -16,6 +16,7 @@ HEADERS = [
     "Memories",
     "Summary",
     "Searchable",
+    "Messages",
     "State document",
     "Last change",
     "Size",
@@ -27,6 +28,7 @@ MILL = {
     "memories": 130,
     "summary": True,
     "searchableMemories": 34,
+    "messages": 412,
     "vectors": {"nomic": {"with": 30, "without": 4}},
     "stateDocument": True,
     "encrypted": False,
@@ -35,6 +37,11 @@ MILL = {
     "bytes": 184_300,
     "user": "me",
 }
+STATES = {130: "provisional", 128: "elsewhere"}
+ELSEWHERE = [
+    {"text": "Mara hid the ledger in the boat.", "missing": "I hid it in the boat."},
+    {"text": "It rained on the way home.", "missing": ""},
+]
 LOCKED = {**MILL, "discussionId": "work notes", "keyFolder": "0123456789abcdef", "memories": None, "encrypted": True}
 
 
@@ -67,6 +74,16 @@ def discussion(scripted: ScriptedServer, **changes: object) -> Callable[[object]
                 entry("searchable", 2, "Mara hid it.", title="The ledger"),
                 entry("searchable", 1, "It rained.", title="Weather"),
             ],
+            "messages": [
+                entry(
+                    "message",
+                    number,
+                    f"Line {number}.",
+                    title=("Ines", "Tom")[number % 2],
+                    state=STATES.get(number, ""),
+                )
+                for number in range(before - 1, max(before - 51, 0), -1)
+            ],
         }[part]
         if "q" in query:
             entries = [one for one in entries if query["q"] in str(one["text"])]
@@ -78,7 +95,8 @@ def discussion(scripted: ScriptedServer, **changes: object) -> Callable[[object]
             "total": 130,
             "problem": "",
             "locked": False,
-            "next": oldest if part == "memories" and oldest > 1 else None,
+            "next": oldest if part in ("memories", "messages") and oldest > 1 else None,
+            "elsewhere": ELSEWHERE if part == "memories" and "q" not in query else [],
             **changes,
         }
 
@@ -133,6 +151,52 @@ def test_tabs_pages_and_search(page: Page, scripted: ScriptedServer) -> None:
     expect(page.get_by_role("tab", name="Searchable")).to_be_focused()
     page.keyboard.press("ArrowLeft")
     expect(page.get_by_role("tab", name="Memories")).to_be_focused()
+
+
+def test_messages_are_shown_searched_and_forgotten(page: Page, scripted: ScriptedServer) -> None:
+    path = "discussions/mill/memories/message-130-00000000"
+    scripted.world.script({("GET", "discussions/mill"): discussion(scripted), ("DELETE", path): {}})
+    page.goto(f"{scripted.url}#/memory/mill")
+    page.get_by_role("tab", name="Messages").click()
+    articles = page.get_by_role("article")
+    expect(articles).to_have_count(50)
+    newest = page.get_by_role("article", name="Message 130", exact=True)
+    for words in ("Line 130.", "Ines", "provisional"):
+        expect(newest).to_contain_text(words)
+    # A message is what was sent: it is not edited here, and no call wrote it.
+    expect(newest.get_by_role("button")).to_have_text(["Delete"])
+    expect(newest.get_by_role("link")).to_have_count(0)
+    page.get_by_role("button", name="Older messages").click()
+    expect(articles).to_have_count(100)
+    page.get_by_role("textbox", name="Search memories").fill("Line 128")
+    expect(articles).to_have_count(1)
+    expect(page.get_by_text("1 found, as a Recall node finds them, best first")).to_be_visible()
+    expect(page.get_by_role("tab", name="Messages")).to_have_attribute("aria-selected", "true")
+    page.get_by_role("textbox", name="Search memories").fill("")
+    expect(articles).to_have_count(50)
+    newest.get_by_role("button", name="Delete").click()
+    dialog = page.get_by_role("dialog", name="Delete message 130?")
+    expect(dialog).to_contain_text("It is erased with the memories that were made of it")
+    dialog.get_by_role("button", name="Delete").click()
+    expect(dialog).to_have_count(0)
+    assert any(call[0] == "DELETE" and call[1].startswith(path) for call in scripted.world.calls)
+
+
+def test_memories_elsewhere_are_folded_below_the_others(page: Page, scripted: ScriptedServer) -> None:
+    scripted.world.script({("GET", "discussions/mill"): discussion(scripted)})
+    page.goto(f"{scripted.url}#/memory/mill?part=memories")
+    fold = page.get_by_role("group").filter(has_text="Elsewhere")
+    expect(fold).to_have_count(1)
+    expect(page.get_by_text(ELSEWHERE[0]["text"])).to_be_hidden()
+    fold.get_by_text("Elsewhere").click()
+    for one in ELSEWHERE:
+        expect(page.get_by_text(one["text"])).to_be_visible()
+    expect(page.get_by_text("not in the conversation now: I hid it in the boat.")).to_be_visible()
+    expect(page.get_by_text("Made from messages that are not in the conversation now.")).to_be_visible()
+    # It comes back by itself.
+    expect(fold.get_by_role("button")).to_have_count(0)
+    page.get_by_role("textbox", name="Search memories").fill("Fact 12")
+    expect(fold).to_have_count(0)
 
 
 def test_editing_and_deleting(page: Page, scripted: ScriptedServer) -> None:

@@ -24,6 +24,7 @@ from Middleware.addons.discussions.editing import (
     MemoryKey,
     NoSuchMemoryError,
 )
+from Middleware.addons.discussions.forgetting import forget_one
 from Middleware.addons.discussions.overview import as_json, overview
 from Middleware.addons.records.model import MICROSECONDS, RunDocument, Span
 from Middleware.addons.records.queries import RunQuery
@@ -133,9 +134,13 @@ def change(call: Call) -> object:
 
 
 def delete_memory(call: Call) -> object:
-    """Delete one memory."""
+    """Delete one memory, or a message with the memories that were made of it."""
     with _one(call) as found:
-        DiscussionEditor(found.reader).delete(MemoryKey.parse(call.parts["KEY"]))
+        key = MemoryKey.parse(call.parts["KEY"])
+        if key.kind == "message":
+            forget_one(found.reader, key)
+        else:
+            DiscussionEditor(found.reader).delete(key)
     return {}
 
 
@@ -255,7 +260,7 @@ class Origin(TypedDict):
 
 def _written_by(archive: RunArchive, viewer: Viewer, reader: Reader, key: MemoryKey) -> Origin:
     """Return what wrote a text of a discussion. Raises NoSuchMemoryError, and as ``find`` does."""
-    entry, store = find(reader, key), STORES[key.kind]
+    entry, store = find(reader, key), STORES.get(key.kind, "")
     query = RunQuery(limit=MOST_RUNS, discussion=reader.discussion.discussion_id)
     for bare in archive.documents(query, viewer):
         if not any(_writes(span, store) for span in bare.spans):

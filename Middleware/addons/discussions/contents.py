@@ -4,30 +4,40 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Literal, TypeAlias, TypedDict, get_args
 
+from Middleware.addons.discussions import messages
 from Middleware.addons.discussions.discussion_reader import Reader, metadata_of
 from Middleware.addons.discussions.editing import Kind, MemoryKey, NoSuchMemoryError
 from Middleware.addons.discussions.unwritten import Unwritten, unwritten
 from Middleware.exceptions import DataKeyError, StoredDataError
+from Middleware.services.memory.memory_documents import ELSEWHERE_FILE
 from Middleware.services.memory.memory_search import VectorSearch, search_memories
 from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE, MemoryStore
+from Middleware.services.memory.pieces import StoredPiece
+from Middleware.services.memory.recall import MESSAGES
 from Middleware.services.memory_service import valid_position
 from Middleware.services.timestamp_service import FILE_NAME as TIMESTAMPS_FILE
 from Middleware.utilities.discussions.discussion_files import Pair
+from Middleware.utilities.discussions.message_index.message_rows import MessageIndex, MessageRow
+from Middleware.utilities.discussions.message_index.message_tables import ELSEWHERE, ON_PATH
 from Middleware.utilities.discussions.vector_memory import MemoryRow
 from Middleware.utilities.text_utils import restore_braces
 
-Part: TypeAlias = Literal["summary", "memories", "searchable", "state"]
+Part: TypeAlias = Literal["summary", "memories", "searchable", "state", "messages"]
 PARTS: tuple[Part, ...] = get_args(Part)
 # A search shows the best matches only: the rest has little to do with the words.
 MOST_FOUND = 50
+# The budget of a search in messages: enough for as many long ones.
+_MOST_TOKENS = 20_000
 
 
 class Entry(TypedDict, total=False):
     """One text.
 
     ``hash``: of the last message that a memory of the file covers, "" for none. ``summarized``: it is in the summary.
+    ``state``: of a message that is not in the conversation, what ``messages.STATES`` calls it.
     """
 
     key: str
@@ -38,14 +48,23 @@ class Entry(TypedDict, total=False):
     entities: str
     hash: str
     summarized: bool
+    state: str
+
+
+class Elsewhere(TypedDict):
+    """A memory that does not fit the conversation now; ``missing``: how a message begins that is no longer in it."""
+
+    text: str
+    missing: str
 
 
 class Page(TypedDict):
     """Some texts of a part, newest first.
 
     ``next``: the number before which older ones follow; None at the oldest. ``problem``: why the part cannot be
-    shown, "" if it can; ``locked``: because it is encrypted. ``unwritten``: of how many messages there is no searchable
-    memory, "" for none; ``conspicuous``: that is more than small talk.
+    shown, "" if it can; ``locked``: because it is encrypted. ``elsewhere``: with the first texts, the memories of the
+    file that do not fit the conversation now. ``unwritten``: of how many messages there is no searchable memory, "" for
+    none; ``conspicuous``: that is more than small talk.
     """
 
     part: Part
@@ -56,6 +75,7 @@ class Page(TypedDict):
     locked: bool
     unwritten: str
     conspicuous: bool
+    elsewhere: list[Elsewhere]
 
 
 def page(reader: Reader, part: Part, limit: int, before: int | None = None, words: str = "") -> Page:
@@ -72,6 +92,7 @@ def page(reader: Reader, part: Part, limit: int, before: int | None = None, word
         "locked": False,
         "unwritten": "",
         "conspicuous": False,
+        "elsewhere": [],
     }
     try:
         read: dict[Part, Callable[[], tuple[list[Entry], int]]] = {
@@ -79,11 +100,14 @@ def page(reader: Reader, part: Part, limit: int, before: int | None = None, word
             "state": lambda: _single(_state(reader)),
             "memories": lambda: _memories(reader, limit, before, words),
             "searchable": lambda: _searchable(reader, limit, before, words),
+            "messages": lambda: _messages(reader, limit, before, words),
         }
         shown["entries"], shown["total"] = read[part]()
-        if len(shown["entries"]) == limit and not words and part in ("memories", "searchable"):
+        if len(shown["entries"]) == limit and not words and part in ("memories", "searchable", "messages"):
             oldest = shown["entries"][-1]["number"]
-            shown["next"] = oldest if oldest > 1 else None
+            shown["next"] = oldest if oldest > 1 or part == "messages" else None
+        if part == "memories" and before is None and not words:
+            shown["elsewhere"] = _elsewhere(reader)
         if part == "searchable" and before is None and not words and (found := _unwritten(reader)):
             shown["unwritten"], shown["conspicuous"] = str(found), found.is_conspicuous
     except DataKeyError:
@@ -173,6 +197,46 @@ def _searchable(reader: Reader, limit: int, before: int | None, words: str) -> t
         return [_of_row(row) for row in rows], total
 
 
+def _messages(reader: Reader, limit: int, before: int | None, words: str) -> tuple[list[Entry], int]:
+    with reader.messages() as index:
+        if index is None:
+            return [], 0
+        total = index.survey().rows
+        if words.strip():
+            found = messages.search(reader, index, words, _MOST_TOKENS, (MESSAGES,)).results
+            rows = [one.row for one in found if one.row is not None][: min(limit, MOST_FOUND)]
+        else:
+            rows = index.newest(limit, before)
+        return [_of_message(row) for row in rows], total
+
+
+def _of_message(row: MessageRow) -> Entry:
+    said = None if row.said is None else datetime.fromtimestamp(row.said, UTC).isoformat()
+    state = messages.STATES[row.state] if row.state != ON_PATH else ""
+    speaker = row.speaker or row.role.capitalize()
+    # Its text is as it was sent: nothing in it was escaped.
+    key = str(MemoryKey.of("message", row.id, row.text))
+    return {"key": key, "number": row.id, "text": row.text, "date": said, "title": speaker, "state": state}
+
+
+def _elsewhere(reader: Reader) -> list[Elsewhere]:
+    with reader.messages() as index:
+        return [
+            Elsewhere(text=restore_braces(piece.text), missing=_missing(index, piece))
+            for piece in reader.pieces(ELSEWHERE_FILE)[::-1]
+        ]
+
+
+def _missing(index: MessageIndex | None, piece: StoredPiece) -> str:
+    """Return the beginning of a message of a memory that no conversation shows now; "" if it is not known."""
+    sources = piece.keys.sources if piece.keys is not None and index is not None else ()
+    for source in sources:
+        rows = index.known_by(source) if index is not None else []
+        if rows and all(row.state == ELSEWHERE for row in rows):
+            return messages.beginning(rows[0].text)
+    return ""
+
+
 def _unwritten(reader: Reader) -> Unwritten | None:
     if not reader.discussion.has_memories:
         return None
@@ -200,6 +264,7 @@ def find(reader: Reader, key: MemoryKey) -> Entry:
         "state": lambda: _single(_state(reader))[0],
         "memory": lambda: _memories(reader, 1, key.number + 1, "")[0],
         "searchable": lambda: _searchable(reader, 1, key.number + 1, "")[0],
+        "message": list,
     }
     for entry in read[key.kind]():
         if entry["key"] == str(key):

@@ -22,7 +22,7 @@ from Middleware.services.memory.memory_store import (
     SUMMARY_FILE,
     TRACKER_FILE,
 )
-from Middleware.services.memory.pieces import FILE_MEMORIES, pieces_in
+from Middleware.services.memory.pieces import FILE_MEMORIES
 from Middleware.utilities import sqlite
 from Middleware.utilities.discussion_state import BACKUP, MESSAGE_INDEX, VECTOR_DATABASE
 from Middleware.utilities.discussions.discussion_files import pairs_in, texts_in
@@ -129,16 +129,14 @@ def _references(reader: Reader) -> Iterator[Finding]:
 def _pieces(reader: Reader) -> Iterator[Finding]:
     """Yield findings about memories that others name, and that are not stored."""
     try:
-        documents = [
-            (name, content) for name in (MEMORIES_FILE, ELSEWHERE_FILE) if (content := _list(reader, name)) is not None
-        ]
-        listed = [(name, piece.keys) for name, content in documents for piece in pieces_in(content, name) if piece.keys]
+        names = MEMORIES_FILE, ELSEWHERE_FILE
+        listed = [(name, piece.keys) for name in names for piece in reader.pieces(name) if piece.keys]
         known = {keys.id for _, keys in listed}
         conversations = read_follow_state(reader.state).conversations
     # Reported as a fault of the file already.
     except (StoredDataError, OSError):
         return
-    for name in (MEMORIES_FILE, ELSEWHERE_FILE):
+    for name in names:
         lost = sum(1 for place, keys in listed if place == name and keys.after and keys.after not in known)
         if lost:
             text = f"{lost} of the memories refer to one before them that is not stored (any more)"
@@ -147,11 +145,6 @@ def _pieces(reader: Reader) -> Iterator[Finding]:
     if lost:
         text = f"it refers to memories that are not stored (any more): {lost}"
         yield Finding(f"{reader.discussion.display(FOLLOW_FILE)}: {text}", False)
-
-
-def _list(reader: Reader, name: str) -> object:
-    path = reader.discussion.data(name)
-    return None if path is None else reader.json(path, name)
 
 
 # -- database ----------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from Middleware.addons.discussions.catalog import (
 from Middleware.exceptions import ConfigSyntaxError, UnreadableDataError
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory.memory_store import STATE_FILE
+from Middleware.services.memory.pieces import StoredPiece, pieces_in
 from Middleware.utilities import sqlite
 from Middleware.utilities.config.json_source import decode_text, parse_json
 from Middleware.utilities.discussion_state import BACKUP, MESSAGE_INDEX, VECTOR_DATABASE, DiscussionState, Searchable
@@ -80,6 +81,11 @@ class Reader:
         """Return the texts and hashes in the file ``name``; none if there is no such file."""
         path = self.discussion.data(name)
         return [] if path is None else pairs_in(self.json(path, name), self.discussion.display(name))
+
+    def pieces(self, name: str) -> list[StoredPiece]:
+        """Return the memories in the file ``name``, with the keys of their messages; none if there is no such file."""
+        path = self.discussion.data(name)
+        return [] if path is None else pieces_in(self.json(path, name), self.discussion.display(name))
 
     def object(self, name: str) -> dict[str, object]:
         """Return the object in the file ``name``; empty if there is no such file."""

@@ -30,7 +30,7 @@ from Middleware.utilities.text_utils import restore_braces
 
 # Seconds. A pass of the server holds the lock for as long as its LLM calls take; too long for a page to wait.
 LOCK_SECONDS = 2.0
-Kind = Literal["memory", "searchable", "summary", "state"]
+Kind = Literal["memory", "searchable", "summary", "state", "message"]
 _KEY = re.compile(f"({'|'.join(get_args(Kind))})-([0-9]{{1,9}})-([0-9a-f]{{8}})")
 
 
@@ -47,7 +47,7 @@ class MemoryKey:
     """Names one text of a discussion as it was when it was shown.
 
     Attributes:
-        number: of a memory from 1, of a searchable memory its id, else 0.
+        number: of a memory from 1, of a searchable memory or a message its id, else 0.
         version: of the text, so that a change by another is noticed.
     """
 
@@ -90,6 +90,8 @@ class DiscussionEditor:
         """
         if not text.strip():
             raise ValueError("The text must not be blank; to remove it, delete it.")
+        if key.kind == "message":
+            raise ValueError("A message is changed in the front-end; here it can be deleted.")
         with self._lock():
             if key.kind == "memory":
                 pairs = self._memories(key)

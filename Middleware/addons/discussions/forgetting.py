@@ -8,10 +8,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from Middleware.addons.discussions.discussion_reader import Reader
-from Middleware.addons.discussions.editing import DiscussionEditor
+from Middleware.addons.discussions.editing import DiscussionEditor, MemoryKey, NoSuchMemoryError
 from Middleware.services.memory.memory_documents import ELSEWHERE_FILE, MEMORIES_FILE
-from Middleware.services.memory.pieces import StoredPiece, pieces_in
-from Middleware.utilities.discussions.discussion_files import read_content
+from Middleware.services.memory.pieces import StoredPiece
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex, MessageRow
 from Middleware.utilities.discussions.message_index.message_tables import ELSEWHERE, INDEX_TABLE, INSERT_WORDS
 from Middleware.utilities.discussions.message_index.terms import query_of, stands_in
@@ -90,6 +89,15 @@ def forget(reader: Reader, found: Forgotten) -> None:
             index.forget([row.id for message in found.messages for row in message.rows])
 
 
+def forget_one(reader: Reader, key: MemoryKey) -> None:
+    """Forget the message that a key names. Raises NoSuchMemoryError, and what ``forget`` raises."""
+    found = find(reader, Choice(number=key.number))
+    rows = [row for message in found.messages for row in message.rows if row.id == key.number]
+    if not rows or MemoryKey.of("message", key.number, rows[0].text) != key:
+        raise NoSuchMemoryError("It is no longer there; nothing was changed.")
+    forget(reader, found)
+
+
 def _chosen(known: Iterable[StoredMessage], choice: Choice) -> list[StoredMessage]:
     found = [
         message
@@ -124,17 +132,7 @@ def _with_words(messages: Sequence[StoredMessage], wanted: str) -> list[StoredMe
 
 
 def _made_of(reader: Reader, index: MessageIndex, gone: Collection[bytes]) -> Iterator[StoredPiece]:
-    state = reader.state
     for name in (MEMORIES_FILE, ELSEWHERE_FILE):
-        content = read_content(state, name)
-        for memory in pieces_in(content, state.display(name)) if content is not None else ():
-            if memory.keys is not None and any(_stored(index, source) in gone for source in memory.keys.sources):
+        for memory in reader.pieces(name):
+            if memory.keys is not None and any(index.stored_key(source) in gone for source in memory.keys.sources):
                 yield memory
-
-
-def _stored(index: MessageIndex, source: str) -> bytes:
-    try:
-        return index.stored_key(source)
-    # Edited by hand.
-    except ValueError:
-        return b""

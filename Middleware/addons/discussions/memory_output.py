@@ -42,8 +42,6 @@ HEADER = (
 )
 RIGHT = frozenset({"MEMORIES", "SEARCHABLE", "MESSAGES", "SIZE"})
 HASH_SHOWN = 8
-# Characters of a message in a list.
-SHOWN = 160
 
 
 def say(text: str) -> None:
@@ -225,10 +223,10 @@ def what_is_forgotten(found: Forgotten) -> str:
     """The messages, and the memories that were made of them."""
     lines = [f"This is erased for good: {counted(len(found.messages), 'message')}"]
     for message in found.messages:
-        lines.append(f"  [{message.number}] {messages.described(message.rows[0])}: {_beginning(message.text)}")
+        lines.append(f"  [{message.number}] {messages.described(message.rows[0])}: {messages.beginning(message.text)}")
     if found.memories:
         lines.append(f"and what was made of it: {counted(len(found.memories), 'memory', 'memories')}")
-        lines += [f"  {_beginning(restore_braces(memory.text))}" for memory in found.memories]
+        lines += [f"  {messages.beginning(restore_braces(memory.text))}" for memory in found.memories]
     return "\n".join(lines)
 
 
@@ -238,11 +236,6 @@ def what_was_forgotten(found: Forgotten) -> str:
         f"{counted(len(found.messages), 'message')}{memories} forgotten. What the client still sends stays in its "
         "prompts, but Recall no longer finds it. Recorded runs, exports and logs are left alone."
     )
-
-
-def _beginning(text: str) -> str:
-    line = " / ".join(text.split("\n"))
-    return line if len(line) <= SHOWN else f"{line[:SHOWN]} …"
 
 
 # -- delete ------------------------------------------------------------------------------------------------------------

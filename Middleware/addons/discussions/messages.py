@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Collection
 from contextlib import closing
 from datetime import datetime
 from typing import Any
@@ -16,12 +17,15 @@ from Middleware.services.memory.recall import FACTS, MESSAGES, Found, Recall, Re
 from Middleware.utilities.discussion_state import MESSAGE_INDEX
 from Middleware.utilities.discussions.message_index import message_tables as tables
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex, MessageRow
+from Middleware.utilities.discussions.message_index.message_tables import ELSEWHERE, ON_PATH
 from Middleware.utilities.said_times import Calendar, calendar_of
 from Middleware.utilities.text_utils import counted
 
+# Characters of a text in a list.
+SHOWN = 160
 STATES = {
-    tables.ON_PATH: "in the conversation",
-    tables.ELSEWHERE: "elsewhere",
+    ON_PATH: "in the conversation",
+    ELSEWHERE: "elsewhere",
     tables.PROVISIONAL: "provisional",
 }
 """How the state of a row is shown."""
@@ -78,15 +82,27 @@ def moment(at: int | None) -> str:
 
 def described(row: MessageRow) -> str:
     """Return when and by whom a message was sent, and its state unless it is in the conversation."""
-    state = f" ({STATES[row.state]})" if row.state in STATES and row.state != tables.ON_PATH else ""
+    state = f" ({STATES[row.state]})" if row.state in STATES and row.state != ON_PATH else ""
     return f"{moment(row.said)} {row.speaker or row.role.capitalize()}{state}"
 
 
-def search(reader: Reader, index: MessageIndex, question: str, tokens: int = Recall.tokens) -> Recalled:
-    """Return what the node Recall finds with the settings that it has by default, among messages and memories."""
+def beginning(text: str) -> str:
+    """Return how a text begins, in one line."""
+    line = " / ".join(text.split("\n"))
+    return line if len(line) <= SHOWN else f"{line[:SHOWN]} …"
+
+
+def search(
+    reader: Reader,
+    index: MessageIndex,
+    question: str,
+    tokens: int = Recall.tokens,
+    sources: Collection[str] = (MESSAGES, FACTS),
+) -> Recalled:
+    """Return what the node Recall finds, with the settings that it has by default unless others are given."""
     with contextlib.ExitStack() as opened:
         facts = opened.enter_context(reader.memories()) if reader.discussion.has_memories else None
-        return recall(index, Recall(question, tokens, calendar=calendar()), None, facts)
+        return recall(index, Recall(question, tokens, sources, calendar=calendar()), None, facts)
 
 
 def result_as_json(found: Found) -> dict[str, Any]:

@@ -113,6 +113,11 @@ class Recalled:
     def lines(self) -> list[str]:
         return [*(found.line for found in self.results), *filter(None, (self.remark,))]
 
+    @property
+    def tokens(self) -> int:
+        """Return an estimate of the tokens of the lines."""
+        return sum(map(line_tokens, self.lines))
+
 
 def recall(
     index: MessageIndex, search: Recall, scope: CancelScope | None = None, facts: SearchableMemories | None = None

@@ -22,13 +22,17 @@ from Middleware.addons.records.settings import RecordSettings
 from Middleware.addons.records.store.writer import RunStore
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
+from Middleware.services.memory.memory_documents import ELSEWHERE_FILE
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.discussion_state import MEMORIES
+from Middleware.utilities.discussions.message_index.message_tables import ELSEWHERE
+from Middleware.utilities.discussions.message_index.row_writing import ChatFacts
 from Middleware.utilities.hashing_utils import hash_content
 from Tests.addons.console.console_lab import Browser, accepted
 from Tests.addons.records.records_lab import Ring, run
 from Tests.services.discussion_lab import KEY, DiscussionLab
 from Tests.tables import table
+from Tests.utilities.discussions.message_index.lab import said
 
 ALL_KEY, OTHER_KEY = "the-key-of-the-desk", "a-key-of-somebody-else"
 FIRST = "Mara hid the ledger."
@@ -263,3 +267,70 @@ def test_the_earlier_wording_may_be_forgotten(
     for wrong in ("yes", 1, None):
         answer = lab.operator.call("PUT", f"discussions/open/memories/{entry['key']}", {"text": "x", "wording": wrong})
         assert (answer.status, answer.json["error"]["where"]) == (400, "wording")
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+SAID = [
+    said(f"Line {number} of the ledger.", ("Ines", None)[number % 2], number, said=number * 1_000_000)
+    for number in range(70)
+]
+
+
+def _store_messages(lab: Lab, name: str, key: str) -> None:
+    with lab.discussions.folder(name, key).messages(write=True) as index, index.writing() as writing:
+        writing.put_chat(1, 1, False, ChatFacts())
+        for one in [*SAID, said("Never said.", None, 80, state=ELSEWHERE)]:
+            writing.add(one)
+
+
+def test_messages_are_read_searched_and_forgotten(lab: Lab) -> None:
+    _store_messages(lab, "secret", KEY)
+    path = "discussions/secret?part=messages&limit=50"
+    first = lab.own.get(path).json
+    assert (first["total"], first["discussion"]["messages"]) == (71, 71)
+    assert [(one["text"], one["title"], one["state"]) for one in first["entries"][:3]] == [
+        ("Never said.", "User", "elsewhere"),
+        ("Line 69 of the ledger.", "User", ""),
+        ("Line 68 of the ledger.", "Ines", ""),
+    ]
+    assert first["entries"][2]["date"] == "1972-02-27T00:53:20+00:00"
+    rest = lab.own.get(f"{path}&before={first['next']}").json
+    texts = [one["text"] for one in (*first["entries"], *rest["entries"])]
+    assert texts == ["Never said.", *(one.text for one in reversed(SAID))] and rest["next"] is None
+    found = lab.entries(lab.own, f"{path}&q=line%207")
+    assert found[0]["text"] == "Line 7 of the ledger." and "Never said." not in [one["text"] for one in found]
+    # Who has no key sees how many there are, and nothing of them.
+    hidden = lab.operator.get(path).json
+    assert hidden["locked"] and not hidden["entries"] and hidden["discussion"]["messages"] == 71
+    key = found[0]["key"]
+    assert lab.operator.call("DELETE", f"discussions/secret/memories/{key}").status == 403
+    assert lab.own.call("PUT", f"discussions/secret/memories/{key}", {"text": "x"}).status == 400
+    assert lab.own.call("DELETE", f"discussions/secret/memories/{key[:-1]}{int(key[-1], 16) ^ 1:x}").status == 409
+    assert lab.own.call("DELETE", f"discussions/secret/memories/{key}").status == 200
+    assert lab.own.call("DELETE", f"discussions/secret/memories/{key}").status == 409
+    assert lab.own.get(path).json["total"] == 70
+    assert lab.own.get(f"discussions/secret/memories/{key}").status == 409
+
+
+def test_memories_elsewhere_say_which_message_is_missing(lab: Lab) -> None:
+    _store_messages(lab, "secret", KEY)
+    folder = lab.discussions.folder("secret", KEY)
+    entries = [
+        {"text_block": text, "hash": "", "id": text, "sources": [one.key.hex() for one in sources]}
+        for text, sources in (
+            ("Of what is gone.", [SAID[3], said("Never said.")]),
+            ("Of what is unknown.", [said("Not stored.")]),
+            ("Of what is there.", SAID[:2]),
+        )
+    ]
+    folder.write(ELSEWHERE_FILE, json.dumps([*entries, {"text_block": "By hand.", "hash": ""}]).encode())
+    shown = lab.own.get("discussions/secret?part=memories").json["elsewhere"]
+    assert shown == [
+        {"text": "By hand.", "missing": ""},
+        {"text": "Of what is there.", "missing": ""},
+        {"text": "Of what is unknown.", "missing": ""},
+        {"text": "Of what is gone.", "missing": "Never said."},
+    ]
+    assert lab.own.get("discussions/secret?part=memories&q=gone").json["elsewhere"] == []
+    assert lab.own.get("discussions/mill?part=memories").json["elsewhere"] == []

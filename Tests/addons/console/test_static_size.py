@@ -11,8 +11,9 @@ STATIC = Path(static_files.__file__).parent / "static"
 VENDOR = STATIC / "vendor"
 
 # The goal is 120 KB of scripts. The limit is what was reached, and may only become smaller; 4 KB of it came with the
-# proof that the server gives before it is sent a token, 2 KB with the guard around pages that fail.
-SCRIPT_BYTES = 236_400
+# proof that the server gives before it is sent a token, 2 KB with the guard around pages that fail, and 2 KB with the
+# messages that are remembered.
+SCRIPT_BYTES = 238_200
 STYLE_BYTES = 30 * 1024
 LINES = 300
 

@@ -126,7 +126,8 @@ class RecallHandler(BaseHandler):
                 found = self._found(context, state, remembered)
                 lines = found.lines if found is not None else []
                 if found is not None:
-                    step.attributes.update(found=found.rows, terms=len(found.terms), lines=len(found.results))
+                    step.attributes.update(found=found.rows, lines=len(found.results), tokens=found.tokens)
+                    step.texts["terms"] = "; ".join(found.terms)
         return "\n".join(lines) if lines else self.text(context, "nothing")
 
     def _found(

@@ -9,7 +9,8 @@ import { navigate } from "../../routes.js";
 const SINGLE = { summary: "Summary", state: "State document" };
 
 export function Memory({ entry, part, base, where, replace, reload }) {
-  const name = SINGLE[part] ?? `Memory ${entry.number}`;
+  const said = part === "messages";
+  const name = SINGLE[part] ?? `${said ? "Message" : "Memory"} ${entry.number}`;
   const path = `${base}/${url`memories/${entry.key}`}?${where}`;
   const [open, setOpen] = useState("");
   const [unknown, setUnknown] = useState(false);
@@ -27,11 +28,12 @@ export function Memory({ entry, part, base, where, replace, reload }) {
       <h2 id=${id}>${name}</h2>
       <span class="about">${entry.title}</span>
       ${/* A workflow may have written a date in words. */ date > 0 && html`<span class="note"><${Moment} us=${date * 1000} /></span>`}
+      ${entry.state && html`<span class="note">${entry.state}</span>`}
       ${entry.summarized && html`<span class="note">in the summary</span>`}
       <span class="push"></span>
       ${origin ? html`<span class="note" role="status">${origin}</span>`
-        : html`<a href="#/memory" onClick=${instead(looking.run)}>Where it came from</a>`}
-      ${open !== "edit" && html`<button class="quiet" onClick=${() => setOpen("edit")}>Edit</button>`}
+        : !said && html`<a href="#/memory" onClick=${instead(looking.run)}>Where it came from</a>`}
+      ${open !== "edit" && !said && html`<button class="quiet" onClick=${() => setOpen("edit")}>Edit</button>`}
       ${!SINGLE[part] && html`<button class="quiet" onClick=${() => setOpen("delete")}>Delete</button>`}
     </header>
     <${Problem} ...${looking} />
@@ -42,7 +44,8 @@ export function Memory({ entry, part, base, where, replace, reload }) {
     ${open === "delete" && html`<${Confirm} title=${`Delete ${name.toLowerCase()}?`} confirm="Delete" onClose=${close}
       action=${() => api("DELETE", path).then(reload)}>
       <p>${entry.text.slice(0, 200)}${entry.text.length > 200 ? " …" : ""}</p>
-      <p>Its messages still count as remembered, so it is not written again. There is no way back.</p><//>`}
+      <p>${said ? "It is erased with the memories that were made of it, and is not stored again while the front-end still sends it."
+        : "Its messages still count as remembered, so it is not written again."} There is no way back.</p><//>`}
   </article>`;
 }
 

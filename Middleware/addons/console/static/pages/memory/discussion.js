@@ -2,7 +2,7 @@
 import { api, url, useAction, useApi } from "../../api.js";
 import { html, useEffect, useRef, useState } from "../../html.js";
 import { Field, Loaded, Problem, Tabs, Title, Toolbar } from "../../parts/elements.js";
-import { download } from "../../parts/folded.js";
+import { Folded, download } from "../../parts/folded.js";
 import { bytes, count, json } from "../../parts/format.js";
 import { navigate } from "../../routes.js";
 import { Memory } from "./article.js";
@@ -17,6 +17,8 @@ const TABS = [
   { name: "Searchable", part: "searchable", list: true, found: "as a VectorMemorySearch node finds them, best first",
     none: "There are no searchable memories. A QualityMemory node writes them where the memory settings switch on vector memories." },
   { name: "State document", part: "state", none: "There is no state document. The memory settings say whether one is kept." },
+  { name: "Messages", part: "messages", list: true, size: 50, older: "Older messages", found: "as a Recall node finds them, best first",
+    none: "No messages are stored. They are kept with rememberMessages in the memory settings." },
 ];
 
 export default function Discussion({ path: [id], query }) {
@@ -28,7 +30,7 @@ export default function Discussion({ path: [id], query }) {
   const where = new URLSearchParams(["folder", "user"].filter((name) => query.has(name)).map((name) => [name, query.get(name)]));
   const base = url`discussions/${id}`;
   const search = chosen.list ? searched : "";
-  const entries = useEntries(base, where, chosen.part, search);
+  const entries = useEntries(base, where, chosen, search);
   // Stays while another part is loaded.
   const last = useRef(null);
   const discussion = last.current = entries.data?.discussion ?? last.current;
@@ -58,7 +60,7 @@ export default function Discussion({ path: [id], query }) {
     <p role="status" class="said">${said}</p>
     ${discussion && html`<div role="search" class="search"><${Field} label="Search memories" value=${words} onChange=${onWords} /></div>`}
     <${Tabs} label="Memories of this discussion" chosen=${chosen.name} onChoose=${choose}
-      tabs=${TABS.map(({ name, part }) => ({ name, count: { memories: discussion?.memories, searchable: discussion?.searchableMemories }[part] }))}>
+      tabs=${TABS.map(({ name, part }) => ({ name, count: { memories: discussion?.memories, searchable: discussion?.searchableMemories, messages: discussion?.messages }[part] }))}>
       <${Loaded} from=${entries}>${(data) => html`
         ${data.problem && html`<p class="note">${data.locked
           ? "This is encrypted with the key of its client. Sign in with that key to read it." : data.problem}</p>`}
@@ -69,16 +71,27 @@ export default function Discussion({ path: [id], query }) {
         ${data.entries.map((entry) => html`<${Memory} key=${entry.number} entry=${entry} part=${chosen.part} base=${base} where=${where}
           replace=${entries.replace} reload=${entries.reload} />`)}
         ${data.next != null && html`<p class="list-end"><span class="note">${count(data.entries.length)} of ${count(data.total)}</span>
-          <button onClick=${entries.more}>Older memories</button></p>`}`}<//>
+          <button onClick=${entries.more}>${chosen.older ?? "Older memories"}</button></p>`}
+        ${data.elsewhere?.length > 0 && !search && html`<${Elsewhere} memories=${data.elsewhere} />`}`}<//>
     <//>
     ${dialog === "anew" && html`<${WriteAnew} base=${base} where=${where} onClose=${close}
       onDone=${(file) => { setSaid(`The memories are written anew with the next message. What there was is in ${file} of the console's folder.`); entries.reload(); }} />`}
     ${dialog === "delete" && html`<${DeleteDiscussion} id=${id} base=${base} where=${where} onClose=${close} />`}`;
 }
 
+/** The memories that do not fit the conversation as it is now. */
+function Elsewhere({ memories }) {
+  return html`<details class="memory"><summary>Elsewhere <span class="count">${count(memories.length)}</span></summary>
+    <p class="note">They come back by themselves when their messages are in the conversation again.</p>
+    ${memories.map(({ text, missing }) => html`<${Folded} text=${text} />
+      <p class="note">${missing ? `Made from a message that is not in the conversation now: ${missing}`
+        : "Made from messages that are not in the conversation now."}</p>`)}
+  </details>`;
+}
+
 /** The texts of a part, with older ones loaded on demand. */
-function useEntries(base, where, part, words) {
-  const path = `${base}?${new URLSearchParams([...where, ["part", part], ["limit", PAGE_SIZE], ...words ? [["q", words]] : []])}`;
+function useEntries(base, where, { part, size = PAGE_SIZE }, words) {
+  const path = `${base}?${new URLSearchParams([...where, ["part", part], ["limit", size], ...words ? [["q", words]] : []])}`;
   const answer = useApi(path);
   const more = async () => {
     const rest = await api("GET", `${path}&before=${answer.data.next}`);

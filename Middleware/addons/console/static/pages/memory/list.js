@@ -17,6 +17,7 @@ const COLUMNS = {
   Memories: (row) => count(row.memories, row.encrypted ? "encrypted" : "damaged"),
   Summary: (row) => (row.summary ? "yes" : "-"),
   Searchable: (row) => count(row.searchableMemories, "damaged"),
+  Messages: (row) => count(row.messages, "damaged"),
   "State document": (row) => (row.stateDocument ? "yes" : "-"),
   "Last change": (row) => html`<${Moment} us=${row.lastChange && Date.parse(row.lastChange) * 1000} />`,
   Size: (row) => bytes(row.bytes),
@@ -36,7 +37,7 @@ export default function Discussions({ session }) {
       ${all.length > 0 && html`<span class="push"><${Field} label="Find a discussion" value=${words} onChange=${setWords} /></span>`}
     </div>
     <${Loaded} from=${discussions}>${() => (all.length ? html`
-      <${Table} label="Discussions" rows=${found.slice(0, most)} columns=${columns} numbers=${["Memories", "Searchable", "Size"]} keyOf=${hashOf} />
+      <${Table} label="Discussions" rows=${found.slice(0, most)} columns=${columns} numbers=${["Memories", "Searchable", "Messages", "Size"]} keyOf=${hashOf} />
       <p class="list-end"><span class="note">${found.length < all.length && `${count(found.length)} of `}${counted(all.length, "discussion")}, ${size}</span>
         ${found.length > most && html`<button onClick=${() => setMost(most + MOST_ROWS)}>More discussions</button>`}</p>`
       : html`<${Empty} title="No discussions yet">

@@ -3,7 +3,7 @@ import { url } from "../../api.js";
 import { html, useState } from "../../html.js";
 import { Problem, State, Tabs } from "../../parts/elements.js";
 import { CopyButton, Folded } from "../../parts/folded.js";
-import { asText, json } from "../../parts/format.js";
+import { asText, counted, duration, json } from "../../parts/format.js";
 import { answeringAttempt, around, callOf, title, type } from "../../parts/spans.js";
 import { navigate } from "../../routes.js";
 import { curl, messages } from "./payload.js";
@@ -34,8 +34,8 @@ export function Details({ run, span, prefix, live, session }) {
   const own = useTexts(id, span);
   const called = useTexts(id, call !== span ? call : null);
   const sent = useTexts(id, attempt !== span ? attempt : null);
-  // What the tool of a node was asked says more about the node than its output alone.
-  const asked = useTexts(id, kind === "node" ? span.children.find((one) => one.kind === "tool") : null);
+  // What the tool of a node was asked, or what was looked for, says more about the node than its output alone.
+  const asked = useTexts(id, kind === "node" ? span.children.find((one) => one.kind === "tool" || one.attributes.store === "messages") : null);
   const texts = { ...called.texts, ...sent.texts, ...own.texts };
   // An attempt that failed has no part in the answer.
   const answer = call === span ? { ...own.texts } : call && answeringAttempt(call) === span ? { ...called.texts } : {};
@@ -69,11 +69,19 @@ export function Details({ run, span, prefix, live, session }) {
         ${!empty && html`<${CopyButton} text=${copied} />`}
       </div>
     </div>
+    ${[span, ...span.children].map(remembered).filter(Boolean).map((line) => html`<p class="note">${line}</p>`)}
     ${[own, called, sent, asked].map(({ error, reload }) => html`<${Problem} error=${error} retry=${reload} />`)}
     <${Tabs} label="Details" tabs=${tabs} chosen=${tab} onChoose=${choose}>
-      ${empty && !WITHOUT_TEXTS.includes(tab) ? html`<${NotKept} run=${run} />` : content[tab]?.() ?? html`<${Texts} texts=${{ arguments: asked.texts.arguments, ...own.texts }} span=${span} />`}
+      ${empty && !WITHOUT_TEXTS.includes(tab) ? html`<${NotKept} run=${run} />` : content[tab]?.() ?? html`<${Texts} texts=${{ arguments: asked.texts.arguments, terms: asked.texts.terms, ...own.texts }} span=${span} />`}
     <//>
   </section>`;
+}
+
+/** What is known about the reading of memories or messages, in a line. @returns {string} */
+function remembered({ kind, status, duration: time, attributes: { store, action, found, lines, tokens, trail } }) {
+  if (kind !== "memory" || action !== "read" || status === "running") return "";
+  if (store !== "messages") return trail ?? "";
+  return found == null ? "" : `${counted(found, "row")} found, ${counted(lines ?? 0, "line")} of ${counted(tokens ?? 0, "token")} returned, ${duration(time)}`;
 }
 
 /** The texts of a node or of any other span, each under its name. */
