@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import heapq
 import importlib
+import itertools
 import logging
 import math
 import operator
@@ -55,12 +56,15 @@ def rank_by_cosine(query: Sequence[float], candidates: Iterable[tuple[int, bytes
     return NormalisedVectors(candidates).nearest(query, n)
 
 
-def reciprocal_rank_fusion(lists: Iterable[Iterable[T]], k: int = 60) -> list[T]:
-    """Return all items, best first, by the sum of ``1 / (k + rank)`` over the lists; ties by first appearance."""
+def reciprocal_rank_fusion(lists: Iterable[Iterable[T]], k: int = 60, weights: Iterable[float] = ()) -> list[T]:
+    """Return all items, best first, by the sum of ``1 / (k + rank)`` over the lists; ties by first appearance.
+
+    ``weights``: how much each list counts; 1 for those that have none.
+    """
     scores: dict[T, float] = {}
-    for ranked in lists:
+    for ranked, weight in zip(lists, itertools.chain(weights, itertools.repeat(1.0)), strict=False):
         for rank, item in enumerate(ranked, start=1):
-            scores[item] = scores.get(item, 0.0) + 1.0 / (k + rank)
+            scores[item] = scores.get(item, 0.0) + weight / (k + rank)
     return sorted(scores, key=lambda item: -scores[item])
 
 
@@ -121,6 +125,17 @@ class NormalisedVectors:
         """Return the ids of the ``limit`` most similar vectors, best first; ties in the given order."""
         if limit < 1 or not self._ids:
             return []
+        scores = self._scores(query)
+        places = self._places or range(len(self._ids))
+        best = heapq.nlargest(limit, scores, key=lambda index: (scores[index], -places[index]))
+        return [self._ids[index] for index in best]
+
+    def similarities(self, query: Sequence[float]) -> dict[int, float]:
+        """Return for each id how similar its vector is to ``query``, from -1 to 1."""
+        return {self._ids[index]: score for index, score in self._scores(query).items()}
+
+    def _scores(self, query: Sequence[float]) -> dict[int, float]:
+        """Return the similarity of each vector of the query's length, by its index."""
         indexes, matrix = self._rows.get(len(query), ([], None))
         if len(indexes) < len(self._ids):
             logger.warning(
@@ -133,9 +148,7 @@ class NormalisedVectors:
         scores = dict.fromkeys(indexes, 0.0)
         if direction and matrix is not None:
             scores.update(zip(indexes, _products(matrix, direction), strict=True))
-        places = self._places or range(len(self._ids))
-        best = heapq.nlargest(limit, scores, key=lambda index: (scores[index], -places[index]))
-        return [self._ids[index] for index in best]
+        return scores
 
 
 def _matrix(blobs: list[bytes], size: int) -> Any:

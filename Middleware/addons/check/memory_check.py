@@ -41,6 +41,7 @@ from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 NODE_KEYS = frozenset(COMMON) | {key.name for key in PROMPT_KEYS} - {*PART_KEYS}
 EMBEDDINGS_EXPECTED = "an endpoint whose API type has the 'type' openAIEmbeddings or ollamaEmbeddings"
 MEMORY_KEY, COMPACTOR_KEY = memory_settings.USER_KEY, compactor_settings.USER_KEY
+EMBEDDING_KEY = "embeddingEndpointName"
 # Keys of the user's file that name workflows -> the nodes that run these.
 HELPERS: Mapping[str, tuple[str, ...]] = {
     "recentMemoryToolWorkflow": ("QualityMemory", "RecentMemory"),
@@ -292,6 +293,7 @@ def _recall(check: SettingsCheck) -> Iterator[Finding]:
             "neither rememberMessages nor useVectorForQualityMemory is on, so that Recall nodes find nothing",
             '"rememberMessages": true',
         )
+    yield from check.endpoint(EMBEDDING_KEY, settings.embedding_endpoint, settings.remember_messages, embeddings=True)
     yield from _time_zone(check, settings)
 
 
@@ -356,7 +358,8 @@ class _MemoryPaths:
         yield from check.endpoint("endpointName", settings.endpoint, plain)
         yield from check.endpoint("vectorMemoryEndpointName", settings.vector_endpoint_name, self._direct_vector)
         yield from check.endpoint("condenseMemoriesEndpointName", settings.condense_endpoint_name, self._condenses)
-        yield from check.endpoint("embeddingEndpointName", settings.embedding_endpoint, self._vector, embeddings=True)
+        embeds = self._vector or settings.remember_messages
+        yield from check.endpoint(EMBEDDING_KEY, settings.embedding_endpoint, embeds, embeddings=True)
         yield from check.workflow("fileMemoryWorkflowName", settings.file_workflow, self._files)
         yield from check.workflow("vectorMemoryWorkflowName", settings.vector_workflow, self._vector)
         yield from check.workflow(
@@ -479,6 +482,9 @@ def check_memory_node(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
             "with followEdits, a summary that is written here counts as the user's own: it stays as it is when the "
             "messages behind it are edited or deleted",
         )
+    if view.runs_as == "Recall":
+        yield from _embeddings(view, lookups)
+        return
     texts = [*filter(str.strip, prompt_templates(view.node))]
     has = partial(holds, texts, loaded=view.loaded, lookups=lookups)
     if view.runs_as == "chatSummarySummarizer":
@@ -511,23 +517,23 @@ def _search(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
         )
     written = view.node.get("searchMode")
     mode = str(written).strip().lower() if written is not None else KEYWORD
-    if mode in (SEMANTIC, HYBRID):
-        yield from _embeddings(view, mode, lookups)
-
-
-def _embeddings(view: NodeView, mode: str, lookups: Lookups) -> Iterator[Finding]:
-    key = "embeddingEndpointName"
-    name = view.node.get(key) or ""
-    # Reported as the wrong type, or as taking no variables.
-    if not isinstance(name, str) or "{" in name:
+    if mode not in (SEMANTIC, HYBRID):
         return
-    if not name.strip():
+    name = view.node.get(EMBEDDING_KEY) or ""
+    if isinstance(name, str) and not name.strip():
         yield view.finding(
             "warning",
-            key if key in view.node else "searchMode",
-            f"the searchMode {quoted(mode)} needs '{key}'; the node searches by {KEYWORD}",
+            EMBEDDING_KEY if EMBEDDING_KEY in view.node else "searchMode",
+            f"the searchMode {quoted(mode)} needs '{EMBEDDING_KEY}'; the node searches by {KEYWORD}",
             expected=EMBEDDINGS_EXPECTED,
         )
+    yield from _embeddings(view, lookups)
+
+
+def _embeddings(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
+    key, name = EMBEDDING_KEY, view.node.get(EMBEDDING_KEY)
+    # Reported as the wrong type, or as taking no variables.
+    if not isinstance(name, str) or not name.strip() or "{" in name:
         return
     problem = lookups.embeddings_endpoint(name)
     if problem is not None:

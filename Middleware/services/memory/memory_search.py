@@ -8,14 +8,13 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from Middleware.exceptions import BackendError, ConfigurationError, StateUnavailableError
-from Middleware.llmapis.backend_errors import log_text
+from Middleware.exceptions import StateUnavailableError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 from Middleware.models.request_context import current_request
 from Middleware.models.run_step import reading
 from Middleware.services.cancellation_service import get_cancellation_service
-from Middleware.services.memory.embedding_service import EmbeddingService
+from Middleware.services.memory.embedding_service import vector_of
 from Middleware.services.memory.memory_settings import HYBRID, KEYWORD, SEMANTIC
 from Middleware.services.memory.memory_store import SAID, SAID_FROM
 from Middleware.utilities.discussion_state import VECTOR_DATABASE, DiscussionState
@@ -153,17 +152,12 @@ class _Search:
         text = self._search.semantic_query.strip() or self._search.keywords.replace(";", " ").strip()
         if not text:
             return []
-        try:
-            service = EmbeddingService(self._search.embedding_endpoint, scope=self._scope)
-            vectors = service.embed([text])
-        except (BackendError, ConfigurationError) as error:
-            logger.error("A memory search looks for keywords only, as the text has no embedding: %s", log_text(error))
+        found = vector_of(text, self._search.embedding_endpoint, self._scope)
+        if found is None:
             return []
-        # The request was cancelled.
-        if not vectors:
-            return []
-        self._warn_of_missing_vectors(service.model_name)
-        return self._memories.nearest(vectors[0], service.model_name, self._search.limit)
+        vector, model = found
+        self._warn_of_missing_vectors(model)
+        return self._memories.nearest(vector, model, self._search.limit)
 
     def _warn_of_missing_vectors(self, model: str) -> None:
         if self._memories.place in process().one(fallback_notices):

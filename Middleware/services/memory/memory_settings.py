@@ -197,7 +197,11 @@ class MemorySettings:
     level: float = setting(SETTINGS_LEVEL, estimation_level_multiplier)
     embedding_endpoint: str = setting(
         ConfigKey(
-            "embeddingEndpointName", "str", "", "Endpoint that makes the vectors of new memories.", names="endpoint"
+            "embeddingEndpointName",
+            "str",
+            "",
+            "Endpoint that makes the vectors of new memories, and of messages with rememberMessages.",
+            names="endpoint",
         )
     )
     backfill: int = setting(
@@ -205,7 +209,7 @@ class MemorySettings:
             "embeddingBackfillBatchSize",
             "int",
             20,
-            "How many older memories get vectors with each chunk; 0: none.",
+            "How many older memories get vectors with each chunk, and older messages with each answer; 0: none.",
             otherwise=0,
             least=0,
         )

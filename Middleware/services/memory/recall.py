@@ -12,11 +12,12 @@ from datetime import date
 from typing import NamedTuple
 
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.services.memory.embedding_service import vector_of
 from Middleware.services.memory.recalled_facts import Fact, ranked_facts
 from Middleware.services.memory.who_said_it import said_by_another
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex, MessageRow, Occurrences
 from Middleware.utilities.discussions.message_index.order import Order
-from Middleware.utilities.discussions.message_index.ranking import Ranking, best
+from Middleware.utilities.discussions.message_index.ranking import Ranking, best, with_neighbours
 from Middleware.utilities.discussions.message_index.terms import MOST_TERMS, Query, query_of, stands_in
 from Middleware.utilities.discussions.message_index.words import index_words
 from Middleware.utilities.discussions.vector_memory.cache import raise_if_cancelled
@@ -40,6 +41,8 @@ _TRIED_AFTER = 3
 _LINE_TOKENS = 2
 # Of messages and facts, the first ones count much more than the next.
 _FUSION = 20
+# What a ranking by meaning counts, and how long the vector of the question may take.
+_MEANING, _EMBEDDING_SECONDS = 0.5, 2.0
 # A date and its weekday; what follows are meanings of relative dates.
 _DATE_WORDS = 4
 _GERMAN_DATE = re.compile(r"\d{1,2}\. ")
@@ -61,6 +64,7 @@ class Recall:
         shown: ids of rows that the prompt holds anyway; newest: the id of the newest user message.
         states: which rows the request shows to be on its path, and which not.
         conversation: the only one that is searched; None for all.
+        endpoint: of the embedding model, to search by meaning as well; "" for words alone.
     """
 
     text: str
@@ -74,6 +78,7 @@ class Recall:
     shown: Collection[int] = ()
     states: Sequence[tuple[int, bool]] = ()
     conversation: int | None = None
+    endpoint: str = ""
 
 
 class Found(NamedTuple):
@@ -135,29 +140,48 @@ class _Search:
         self._index, self._search, self._scope = index, search, scope
         self._memories = facts if FACTS in search.sources else None
         self._facts: dict[int, Fact] = {}
+        # Of the question, with the model that has made it.
+        self._meaning: tuple[list[float], str] | None = None
 
     def run(self) -> Recalled:
+        # Not inside the block, which others wait for.
+        near = self._by_meaning()
         with self._index.order() as kept:
             order = kept.as_shown(self._search.states)
             query = query_of(self._search.text, +order.speakers)
             found = self._occurrences(query) if MESSAGES in self._search.sources else []
             scores = Ranking(query.named).scores(order, found)
-            if self._search.conversation is not None:
-                scores = order.only(scores, self._search.conversation)
+            scores = self._here(order, scores)
             self._double_phrases(order, query, found, scores)
-            slots = best(scores, _MOST_RESULTS + len(self._search.shown))
-            messages = {order.at[slot]: scores[slot] for slot in slots}
+            most = _MOST_RESULTS + len(self._search.shown)
+            messages = {order.at[slot]: scores[slot] for slot in best(scores, most)}
+            meant = [order.at[slot] for slot in best(self._here(order, with_neighbours(order, near)), most)]
             other = self._other(order, query, found)
-            around = {number: order.around(number, self._search.neighbours) for number in messages}
+            around = {number: order.around(number, self._search.neighbours) for number in (*messages, *meant)}
         if other and self._search.who_said_it == WITHHOLD:
             return Recalled([], query.words, len(scores), f"(Nothing was found that {query.named} said about this.)")
         remark = f"(What fits best was said by {other}, not by {query.named}.)" if other else ""
         # It is worth little without a result.
         remark = remark if 2 * line_tokens(remark) <= self._search.tokens else ""
-        results = self._chosen(self._ranked(query, messages), around, remark)
+        results = self._chosen(self._ranked(query, messages, meant), around, remark)
         if not self._search.best_first:
             results.sort(key=lambda result: result.order)
         return Recalled(results, query.words, len(scores), remark if results else "")
+
+    # -- meaning -------------------------------------------------------------------------------------------------
+    def _by_meaning(self) -> dict[int, float]:
+        """Return how near messages are to the question in meaning, by their ids."""
+        text = self._search.text.replace(";", " ").strip()
+        if self._search.endpoint and text:
+            self._meaning = vector_of(text, self._search.endpoint, self._scope, _EMBEDDING_SECONDS)
+        if self._meaning is None or MESSAGES not in self._search.sources:
+            return {}
+        return self._index.similarities(*self._meaning)
+
+    def _near_facts(self) -> list[int]:
+        if self._memories is None or self._meaning is None:
+            return []
+        return self._memories.nearest(*self._meaning, _MOST_RESULTS)
 
     # -- scores --------------------------------------------------------------------------------------------------
     def _occurrences(self, query: Query) -> list[Occurrences]:
@@ -176,6 +200,11 @@ class _Search:
             found.append(self._index.occurrences(term))
         return found
 
+    def _here(self, order: Order, scores: dict[int, float]) -> dict[int, float]:
+        """Return the scores of what is searched."""
+        only = self._search.conversation
+        return scores if only is None else order.only(scores, only)
+
     def _double_phrases(
         self, order: Order, query: Query, found: Sequence[Occurrences], scores: dict[int, float]
     ) -> None:
@@ -193,20 +222,17 @@ class _Search:
             return None
         return said_by_another(self._index, order, query, found)
 
-    def _ranked(self, query: Query, messages: dict[int, float]) -> Iterator[Found]:
+    def _ranked(self, query: Query, messages: dict[int, float], meant: list[int]) -> Iterator[Found]:
         """Yield messages and facts as one ranking, the best first. The keys of facts are negative."""
-        self._facts = ranked_facts(self._memories, query, self._search.calendar) if self._memories is not None else {}
-        if not self._facts:
-            yield from self._messages(list(messages.items()))
-            return
-        keys = reciprocal_rank_fusion([list(messages), [-1 - number for number in self._facts]], _FUSION)
+        near = self._near_facts()
+        if self._memories is not None:
+            self._facts = ranked_facts(self._memories, query, self._search.calendar, near)
+        facts = [-1 - number for number, fact in self._facts.items() if fact.score]
+        lists = list(messages), facts, meant, [-1 - number for number in near if number in self._facts]
+        keys = reciprocal_rank_fusion(lists, _FUSION, (1, 1, _MEANING, _MEANING))
         for start in range(0, len(keys), _BATCH):
             some = keys[start : start + _BATCH]
-            rows = {
-                found.row.id: found
-                for found in self._messages([(key, messages[key]) for key in some if key >= 0])
-                if found.row
-            }
+            rows = {found.row.id: found for found in self._messages(some, messages) if found.row}
             for key in some:
                 if key in rows:
                     yield rows[key]
@@ -214,12 +240,9 @@ class _Search:
                     fact = self._facts[-1 - key]
                     yield Found(self._dated(fact.line, fact.text), fact.score, fact=fact)
 
-    def _messages(self, ranked: Sequence[tuple[int, float]]) -> Iterator[Found]:
-        wanted = [(number, score) for number, score in ranked if number not in self._search.shown]
-        for start in range(0, len(wanted), _BATCH):
-            some = dict(wanted[start : start + _BATCH])
-            for row in self._index.rows(list(some)):
-                yield Found(self.line_of(row), some[row.id], row)
+    def _messages(self, keys: Sequence[int], scores: dict[int, float]) -> Iterator[Found]:
+        wanted = [key for key in keys if key >= 0 and key not in self._search.shown]
+        return (Found(self.line_of(row), scores.get(row.id, 0.0), row) for row in self._index.rows(wanted))
 
     # -- lines ---------------------------------------------------------------------------------------------------
     def _dated(self, dated: str, text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
@@ -38,8 +38,13 @@ class Fact:
     score: float
 
 
-def ranked_facts(memories: SearchableMemories, query: Query, calendar: Calendar) -> dict[int, Fact]:
-    """Return the memories that fit best, by their ids, best first. Raises what the memories raise."""
+def ranked_facts(
+    memories: SearchableMemories, query: Query, calendar: Calendar, near: Collection[int] = ()
+) -> dict[int, Fact]:
+    """Return the memories that fit best, by their ids, best first. Raises what the memories raise.
+
+    ``near``: the ids of others that are wanted as well; without a term, their score is 0.
+    """
     if not memories.exists:
         return {}
     total = memories.counts()["memories"]
@@ -50,7 +55,7 @@ def ranked_facts(memories: SearchableMemories, query: Query, calendar: Calendar)
         for number, much in ids.items():
             rough[number] = rough.get(number, 0.0) + rarity * much
     chosen = sorted(rough, key=lambda number: (-rough[number], number))[:_MOST_READ]
-    rows = memories.by_ids(chosen)
+    rows = memories.by_ids([*chosen, *(number for number in near if number not in chosen)])
     average = sum(len(words_of(row["memory_text"])) for row in rows) / max(1, len(rows))
     facts = [_fact(row, query, found, total, average, calendar) for row in rows]
     return {fact.id: fact for fact in sorted(facts, key=lambda fact: (-fact.score, fact.id))}

@@ -8,7 +8,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from Middleware.models.messages import Message, VisionNote
@@ -138,12 +138,14 @@ class Remembered:
     Attributes:
         incoming: its messages; filled: which rows these are, None if they could not be stored.
         answered: its answer was stored, or is not to be.
+        endpoints: the names of those that make vectors of its messages behind the answer.
     """
 
     speech: Speech
     incoming: RequestMessages
     filled: Filled | None = None
     answered: bool = False
+    endpoints: list[str] = field(default_factory=list)
 
     @property
     def all(self) -> Sequence[Message]:
@@ -172,7 +174,7 @@ class Remembered:
         found = zip(self.incoming.history.values(), self.filled.rows, strict=True)
         first = {id(message): ids[0] for message, ids in found if ids}
         said: dict[int, int | None] = {}
-        with _warning(self.speech.state):
+        with warning(self.speech.state):
             index = self.speech.state.messages(scope=request.cancel_scope)
             if index is not None:
                 with index:
@@ -194,7 +196,8 @@ def remember(
     times = TimestampService(api_key_hash, encryption_key, scope=request.cancel_scope)
     speech = Speech(state, settings, times)
     remembered = Remembered(speech, RequestMessages(speech, request, messages))
-    with _warning(state), opened_for_writing(state, request) as index:
+    remembered.endpoints += filter(None, (settings.embedding_endpoint,))
+    with warning(state), opened_for_writing(state, request) as index:
         if index is not None:
             remembered.filled = filling.fill(index, remembered.incoming, int(time.time()), settings.messages_kept)
     return remembered
@@ -210,7 +213,7 @@ def remember_answer(request: RequestContext, remembered: Remembered, text: str) 
     rows = list(_answer_rows(remembered, filled, message)) if text.strip() else []
     if not rows and not filled.later:
         return
-    with _warning(speech.state), opened_for_writing(speech.state, request) as index:
+    with warning(speech.state), opened_for_writing(speech.state, request) as index:
         if index is not None:
             filling.add_answer(index, filled, rows, speech.settings.messages_kept)
 
@@ -288,7 +291,7 @@ def _warned() -> Once[tuple[str, int]]:
 
 
 @contextlib.contextmanager
-def _warning(state: DiscussionState) -> Iterator[None]:
+def warning(state: DiscussionState) -> Iterator[None]:
     """Turn an error of the file into a warning, once an hour: the conversation goes on without it."""
     try:
         yield

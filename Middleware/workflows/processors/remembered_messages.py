@@ -34,10 +34,14 @@ class RememberedMessages:
 
     def note_answer(self, output: object) -> None:
         """Note the answer of the run, which the client has got as a whole."""
-        text = output.get("content") if isinstance(output, Mapping) else output
-        if self._run.non_responder is None and self._run.request.delivered is None:
+        request, text = self._run.request, output.get("content") if isinstance(output, Mapping) else output
+        if self._run.non_responder is None and request.delivered is None:
             whole = text if isinstance(text, str) else ""
-            self._run.request.delivered = lambda: whole
+            request.delivered = lambda: whole
+        remembered = cast("Remembered | None", request.remembered)
+        if self._outermost and remembered is not None and remembered.endpoints:
+            # Vectors are made as nodes behind the answer would make them.
+            request.background_nodes += 1
 
     def after_answer(self, ended: bool = False) -> None:
         """Store the answer as soon as the client has it; ``ended``: the run is over, or was stopped."""
@@ -49,3 +53,7 @@ class RememberedMessages:
             from Middleware.services.memory import remembering
 
             remembering.remember_answer(request, remembered, request.delivered())
+        if ended and self._outermost and remembered.endpoints and request.answer_complete:
+            from Middleware.services.memory.message_vectors import embed_messages
+
+            embed_messages(request, remembered)

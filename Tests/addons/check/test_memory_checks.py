@@ -564,6 +564,7 @@ def test_compactor(lab: MemoryChecks, settings: dict[str, Any], places_: list[tu
 # -- the nodes themselves ----------------------------------------------------------------------------------------------
 
 SEARCH = {"type": "VectorMemorySearch", "input": "x"}
+RECALL, NO_SETTINGS = {"type": "Recall"}, ("warning", "")
 SUMMARIZER = {"type": "chatSummarySummarizer", "endpointName": "Main"}
 RAG = {"type": "SlowButQualityRAG", "ragTarget": "x", "ragType": "y"}
 
@@ -588,6 +589,10 @@ RAG = {"type": "SlowButQualityRAG", "ragTarget": "x", "ragType": "y"}
             [("error", "nodes[0].embeddingEndpointName")],
         ),
         ({**SEARCH, "searchMode": "hybrid", "embeddingEndpointName": "Vectors"}, []),
+        ({**RECALL, "embeddingEndpointName": "Vectors"}, [NO_SETTINGS]),
+        ({**RECALL, "embeddingEndpointName": "Main"}, [("error", "nodes[0].embeddingEndpointName"), NO_SETTINGS]),
+        ({**RECALL, "embeddingEndpointName": "missing"}, [("error", "nodes[0].embeddingEndpointName"), NO_SETTINGS]),
+        ({**RECALL, "embeddingEndpointName": " "}, [NO_SETTINGS]),
         ({**SEARCH, "bm25Weights": [1, 2.5, 0, 4, 5]}, []),
         ({**SEARCH, "bm25Weights": None}, []),
         ({**SEARCH, "bm25Weights": [1, 2]}, [("warning", "nodes[0].bm25Weights")]),
@@ -717,6 +722,9 @@ def test_the_whole_report_of_a_broken_set_up(
     [
         ({"rememberMessages": True}, []),
         ({"rememberMessages": True, "timeZone": "Europe/Berlin"}, []),
+        ({"rememberMessages": True, "embeddingEndpointName": "Vectors"}, []),
+        ({"rememberMessages": True, "embeddingEndpointName": "Main"}, [("error", FILE, "embeddingEndpointName")]),
+        ({**VECTOR, "embeddingEndpointName": "Mian"}, [("note", FILE, "embeddingEndpointName")]),
         ({"rememberMessages": True, "timeZone": "none"}, []),
         (VECTOR, []),
         ({"rememberMessages": True, "timeZone": "Europe/Berlinn"}, [("warning", FILE, "timeZone")]),

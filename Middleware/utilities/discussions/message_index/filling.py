@@ -71,6 +71,7 @@ class Filled:
         rows: the ids of the rows of each message; none for one that was left out, or is not stored yet.
         hidden: the rows that this request shows not to be on its path.
         later: the messages that are stored behind the answer.
+        new: the ids of the rows that searches find since this request.
         end: the place of the answer.
     """
 
@@ -80,6 +81,7 @@ class Filled:
     hidden: set[int] = field(default_factory=set)
     later: list[NewMessage] = field(default_factory=list)
     end: float = 0
+    new: list[int] = field(default_factory=list)
 
     @property
     def states(self) -> list[tuple[int, bool]]:
@@ -141,7 +143,9 @@ def fill(index: MessageIndex, incoming: Incoming, now: int, kept: int) -> Filled
     ``now``: Unix seconds. ``kept``: the most rows of the discussion.
     """
     with index.writing() as writing:
-        return _Filling(index, incoming, now, kept, writing).run()
+        filled = _Filling(index, incoming, now, kept, writing).run()
+        filled.new = writing.found
+        return filled
 
 
 class _Filling:
@@ -379,3 +383,4 @@ def add_answer(index: MessageIndex, filled: Filled, rows: Sequence[NewMessage], 
                 writing.add(message, indexed=not filled.tentative)
         writing.limit(kept)
         writing.recent = recent
+        filled.new += writing.found

@@ -22,6 +22,7 @@ from Middleware.utilities.discussions.message_index.message_tables import (
     COMPARED,
     ON_PATH,
     PROVISIONAL,
+    SETTLED,
     MessageCodec,
 )
 from Middleware.utilities.discussions.message_index.order import Entry, Order
@@ -29,7 +30,13 @@ from Middleware.utilities.discussions.message_index.row_writing import ChatFacts
 from Middleware.utilities.discussions.message_index.terms import Term
 from Middleware.utilities.discussions.message_index.words import index_words
 from Middleware.utilities.discussions.vector_memory import conversion
-from Middleware.utilities.discussions.vector_memory.cache import LatestUsed, held, raise_if_cancelled
+from Middleware.utilities.discussions.vector_memory.cache import (
+    LatestUsed,
+    RowsState,
+    held,
+    raise_if_cancelled,
+    vectors_of,
+)
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, file_in_folder, file_named
 
 # Indexes whose order stays in memory: one of 10,000 messages takes some 5 MB.
@@ -267,9 +274,8 @@ class MessageIndex:
 
     def _load(self, order: Order) -> None:
         decode = self._codec.decode_text
-        settled = "conversation NOT IN (SELECT id FROM conversations WHERE tentative)"
         columns = "id, conversation, place, role, speaker, words, said, state"
-        rows = self.all(f"SELECT {columns} FROM messages WHERE {settled} ORDER BY conversation, place, id")
+        rows = self.all(f"SELECT {columns} FROM messages WHERE {SETTLED} ORDER BY conversation, place, id")
         for count, (number, conversation, place, role, speaker, words, said, state) in enumerate(rows):
             if count % _BATCH == 0:
                 raise_if_cancelled(self._scope)
@@ -434,6 +440,47 @@ class MessageIndex:
             sum(row[2] for row in kept if row[1]),
             sum(row[2] for row in found) - rows,
         )
+
+    # -- vectors -------------------------------------------------------------------------------------------------
+    def without_vectors(self, model: str, words: int, limit: int) -> list[MessageRow]:
+        """Return the oldest messages of at least so many words that have no vector of this model."""
+        found = self.all(
+            f"SELECT id {tables.FOUND_ROWS} AND words >= ? AND NOT EXISTS "
+            "(SELECT 1 FROM message_embeddings WHERE message_id = messages.id AND model = ?) ORDER BY id LIMIT ?",
+            (words, model, limit),
+        )
+        return self.rows([number for (number,) in found])
+
+    def add_vectors(self, vectors: Sequence[tuple[int, bytes]], model: str) -> None:
+        """Store or replace a model's vectors of messages, as 32-bit floats."""
+        with self.writing() as writing:
+            writing.recent = self.recent()
+            writing.add_vectors(vectors, model)
+
+    def similarities(self, vector: Sequence[float], model: str) -> dict[int, float]:
+        """Return for each message with a vector of this model how similar that is, from -1 to 1."""
+        if self._database is None:
+            return {}
+        vectors = vectors_of(self._place, model, self._cipher)
+        return vectors.current(self._rows_state, lambda known: self._vectors(model, known), self._scope).similarities(
+            vector
+        )
+
+    def _rows_state(self) -> RowsState:
+        # Ids are not used again, and vectors of deleted messages do no harm: only another file begins again.
+        first = tuple(self.all("SELECT id, key, seen FROM messages ORDER BY id LIMIT 1"))
+        return RowsState((first, self._version()), first)
+
+    def _vectors(self, model: str, known: Collection[int]) -> list[tuple[int, bytes]]:
+        """Return the vectors of a model but those of the given messages."""
+        numbers = self.all("SELECT message_id FROM message_embeddings WHERE model = ?", (model,))
+        found: list[tuple[int, bytes]] = []
+        for some in _batches([number for (number,) in numbers if number not in known], _MOST_VALUES):
+            raise_if_cancelled(self._scope)
+            where = f"model = ? AND message_id IN ({', '.join('?' * len(some))})"
+            rows = self.all(f"SELECT message_id, vector FROM message_embeddings WHERE {where}", (model, *some))
+            found += [(number, self._codec.decode_vector(blob)) for number, blob in rows]
+        return found
 
     # -- searching, inside ``order`` -----------------------------------------------------------------------------
     def message_count(self) -> int:

@@ -39,6 +39,8 @@ COMPARED = "id, place, key, key2, role, speaker, said, said_from, state"
 """The columns of ``StoredRow``."""
 # The states of a row.
 ON_PATH, ELSEWHERE, PROVISIONAL, FORGOTTEN = 0, 1, 2, 3
+HAS_TEXT = f"state <> {FORGOTTEN}"
+SETTLED = "conversation NOT IN (SELECT id FROM conversations WHERE tentative)"
 # Names in ``meta``: a number that each write changes; the key of the hashes, as a token; the next id, if rows were
 # dropped; and, with the number of a conversation behind it, what is kept of its requests.
 VERSION, HASH_KEY, NEXT, CHAT = "version", "hash_key", "next", "chat:"
@@ -53,9 +55,7 @@ INSERT_WORDS = "INSERT INTO messages_fts (rowid, text, when_words) VALUES (?, ?,
 DELETE_WORDS = "INSERT INTO messages_fts (messages_fts, rowid, text, when_words) VALUES ('delete', ?, ?, ?)"
 
 # The rows that a search may find.
-FOUND_ROWS = (
-    f"FROM messages WHERE state <> {FORGOTTEN} AND conversation NOT IN (SELECT id FROM conversations WHERE tentative)"
-)
+FOUND_ROWS = f"FROM messages WHERE {HAS_TEXT} AND {SETTLED}"
 
 
 class MessageCodec(Codec):

@@ -17,6 +17,8 @@ from Middleware.utilities.discussions.message_index.order import SLOT_BITS, Orde
 
 # What the neighbours and those behind them count, and a word that only begins like a term.
 NEAR, FAR, BEGUN = 0.5, 0.3, 0.4
+# What the neighbours count in meaning.
+MEANT = 0.35
 # How soon repetitions of a term stop to count, and what a term counts at most.
 SATURATION, MOST = 0.8, 1.8
 # What the message of the speaker whom the question names counts more.
@@ -96,6 +98,16 @@ def best(scores: dict[int, float], most: int) -> list[int]:
     """Return the slots with the highest scores, best first; of equal ones the earlier message first."""
     found = heapq.nlargest(most, zip(scores.values(), map(operator.neg, scores), strict=True))
     return [-slot for _, slot in found]
+
+
+def with_neighbours(order: Order, near: dict[int, float]) -> dict[int, float]:
+    """Return by slot how near messages are to a question in meaning, their neighbours included.
+
+    ``near``: by the ids of messages. A product with a sum of vectors is the sum of the products.
+    """
+    own = {slot: much for number, much in near.items() if (slot := order.slots.get(number)) is not None}
+    get = own.get
+    return {slot: much + MEANT * (get(slot - 1, 0.0) + get(slot + 1, 0.0)) for slot, much in own.items()}
 
 
 def _spread(own: dict[int, float], ratios: dict[int, float]) -> dict[int, float]:

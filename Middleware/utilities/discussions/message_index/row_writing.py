@@ -14,6 +14,7 @@ from Middleware.utilities.discussions.message_index.message_tables import (
     COMPARED,
     ELSEWHERE,
     FORGOTTEN,
+    HAS_TEXT,
     ON_PATH,
     MessageCodec,
 )
@@ -87,6 +88,7 @@ class Writing:
 
     Attributes:
         changed: anything was written; recent: what the next writing is to find, see ``MessageIndex.recent``.
+        found: the ids of rows that searches find from now on.
     """
 
     def __init__(self, database: sqlite3.Connection, codec: MessageCodec, *, in_file: bool) -> None:
@@ -95,6 +97,7 @@ class Writing:
         self.changes: list[Callable[[Order], object]] = []
         self.changed = False
         self.recent: Any = None
+        self.found: list[int] = []
 
     def _do(self, statement: str, *values: object) -> sqlite3.Cursor:
         self.changed = True
@@ -159,6 +162,15 @@ class Writing:
         else:
             self.changes.append(lambda order: order.add_words(number, words, dates))
         self.changes.append(lambda order: order.put(number, conversation, entry))
+        self.found.append(number)
+
+    def add_vectors(self, vectors: Iterable[tuple[int, bytes]], model: str) -> None:
+        """Store or replace a model's vectors of rows, as far as these still have a text."""
+        statement = (
+            f"INSERT OR REPLACE INTO message_embeddings SELECT id, ?, ? FROM messages WHERE id = ? AND {HAS_TEXT}"
+        )
+        for number, vector in vectors:
+            self._do(statement, model, self._codec.encode_vector(vector), number)
 
     def set_state(self, numbers: Iterable[int], state: int) -> None:
         for number in numbers:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -142,15 +142,13 @@ class CachedVectors:
         self._state: RowsState | None = None
         self._vectors: NormalisedVectors | None = None
 
-    def nearest(
+    def current(
         self,
-        query: Sequence[float],
-        limit: int,
         state: Callable[[], RowsState],
         load: Callable[[Collection[int]], list[tuple[int, bytes]]],
         scope: CancelScope | None = None,
-    ) -> list[int]:
-        """Return the ids of the vectors most like ``query``.
+    ) -> NormalisedVectors:
+        """Return the vectors as they are stored now.
 
         Args:
             load: returns all vectors but those of the rows that it is given; called if their state has changed.
@@ -166,8 +164,7 @@ class CachedVectors:
                 else:
                     self._vectors = NormalisedVectors(load(()))
                 self._state = found
-            vectors = self._vectors
-        return vectors.nearest(query, limit)
+            return self._vectors
 
 
 def _sets() -> LatestUsed[CachedVectors]:

@@ -74,6 +74,8 @@ class SearchableMemories(ABC):
     wait. Each writing method is one transaction.
     """
 
+    names = "memory", "memories"
+
     def __init__(self, discussion_id: str = "", cipher: Cipher = NO_CIPHER, scope: CancelScope | None = None) -> None:
         self.discussion_id = discussion_id
         self._cipher, self._codec, self._scope = cipher, Codec(cipher), scope
@@ -212,9 +214,10 @@ class SearchableMemories(ABC):
         """Return the ids of the memories whose vectors of ``model`` are most like ``vector``, best first."""
         if not self.exists:
             return []
-        return vectors_of(self.place, model, self._cipher).nearest(
-            vector, row_limit(limit), self._rows_state, lambda known: self.embeddings(model, False, known), self._scope
+        vectors = vectors_of(self.place, model, self._cipher).current(
+            self._rows_state, lambda known: self.embeddings(model, False, known), self._scope
         )
+        return vectors.nearest(vector, row_limit(limit))
 
     def by_ids(self, numbers: Sequence[int]) -> list[MemoryRow]:
         """Return the memories with these ids, in their order; missing ones are left out."""

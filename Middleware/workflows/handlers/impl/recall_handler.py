@@ -98,7 +98,7 @@ class RecallHandler(BaseHandler):
                 "embeddingEndpointName",
                 "str",
                 "",
-                "Not used yet: messages are found by their words alone.",
+                "Endpoint whose vectors are compared, to find by meaning as well.",
                 names="endpoint",
             ),
             ConfigKey(
@@ -158,6 +158,9 @@ class RecallHandler(BaseHandler):
 
         settings = quiet_memory_settings()
         filled = remembered.filled if remembered is not None else None
+        endpoint = str(self.value(context, "embeddingEndpointName")).strip()
+        if endpoint and remembered is not None and endpoint not in remembered.endpoints:
+            remembered.endpoints.append(endpoint)
         return Recall(
             self._input(context, remembered),
             max(1, self._count(context, "maxTokens")),
@@ -170,10 +173,11 @@ class RecallHandler(BaseHandler):
             remembered.rows_of(self._shown(context, remembered.all)) if remembered is not None else (),
             filled.states if filled is not None else (),
             filled.conversation if filled is not None and settings.other_chats == "hide" else None,
+            endpoint,
         )
 
     def _input(self, context: ExecutionContext, remembered: Remembered | None) -> str:
-        """Return what to look for, without the name of the person who asks, which would prefer that person's own words."""
+        """Return what to look for, without the name of the person who asks: it would prefer that person's own words."""
         text = self.text(context, "input")
         if remembered is None:
             return text
