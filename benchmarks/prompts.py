@@ -131,7 +131,7 @@ def routing_cases(held_out: bool = False) -> list[Case]:
     ]
 
 
-def search_cases(purpose: str, held_out: bool = False) -> list[Case]:
+def search_cases(held_out: bool = False) -> list[Case]:
     return [
         Case(
             case["messages"],
@@ -141,7 +141,6 @@ def search_cases(purpose: str, held_out: bool = False) -> list[Case]:
             none=case.get("none", False),
         )
         for case in read_cases("search_words", held_out)
-        if case["for"] == purpose
     ]
 
 
@@ -189,12 +188,11 @@ def routing_stand_ins(configs: Path, routing: str, folder: str) -> dict[str, lis
 
 def prompts(configs: Path, held_out: bool = False) -> list[Prompt]:
     cases = routing_cases(held_out)
-    articles, memories = search_cases("encyclopedia", held_out), search_cases("memories", held_out)
+    articles = search_cases(held_out)
     some_article = [case for case in articles if not case.none]
-    simple, custom, vector = (
+    simple, custom = (
         "_simple_router_no_memory",
         "_exampleCustomCategoriesConfig",
-        "_example_assistant_with_vector_memory",
     )
     researcher = "_offline_wikipedia_researcher"
     return [
@@ -279,15 +277,6 @@ def prompts(configs: Path, held_out: bool = False) -> list[Prompt]:
             alone=f"{USER}/wikipedia/_DefaultWorkflow",
             model=f"{USER}:wikipedia",
         ),
-        Prompt("recall", vector, memories, found(40), {"customWorkflow": "Recall"}, alone=f"{vector}/Recall"),
-        Prompt(
-            "cookbook-memory",
-            USER,
-            memories,
-            found(40),
-            alone=f"{USER}/memory/_DefaultWorkflow",
-            model=f"{USER}:memory",
-        ),
     ]
 
 
@@ -301,7 +290,7 @@ def write_configuration(public: Path, prompt: Prompt, target: Target) -> None:
     server = Server(target.url, "llama.cpp", (Model("model", window=target.window, thinks=False),))
     for path, content in make_plan(Choice(server, server.models[0], USER, 5000)).files.items():
         tree.write(path, content.decode("utf-8"))
-    pages = ("router", "wikipedia", "memory-assistant") if "cookbook" in prompt.name else ()
+    pages = ("router", "wikipedia") if "cookbook" in prompt.name else ()
     for name in pages:
         for block in whole_files(read(PROJECT / "Docs/User/cookbook" / f"{name}.md", PROJECT)):
             tree.write(block.value, block.fence.text)

@@ -34,7 +34,6 @@ ANSWERS = {  # how a system prompt begins -> what the model says; {n} is the num
     "You keep the chronicle of a text adventure short": "JOINED {n}",
     "You keep the chronicle": "ENTRY {n}",
     "You keep the summary of a long": "STORY {n}",
-    "You write search terms": "ledger; Mara",
     "You keep the long-term memory": f"Here they are:\n```json\n{FACT}\n```",
     "You keep a document": "# The person\n- Looks for ledger {n}.",
     "You sum up a part": "PART {n}",
@@ -162,6 +161,10 @@ def test_the_game_bot_keeps_a_long_story(start: Callable[[str], Server]) -> None
     server.assert_nothing_to_complain_about()
 
 
+def recalled(prompt: str) -> list[str]:
+    return prompt.partition("<earlier>\n")[2].partition("\n</earlier>")[0].splitlines()
+
+
 def test_the_assistant_remembers_single_facts_and_how_things_stand(start: Callable[[str], Server]) -> None:
     server = start(ASSISTANT)
     server.assert_titles_do_not_enter_memory()
@@ -172,10 +175,18 @@ def test_the_assistant_remembers_single_facts_and_how_things_stand(start: Callab
     database.close()
     assert server.stored("state_document.md").startswith("# The person\n- Looks for ledger ")
     answers = [prompt for prompt in server.prompts("You are Wren") if "<draft>" in prompt]
-    assert "<notes>" not in answers[0] and "<state>" not in answers[0], "nothing is known yet"
-    assert re.search(r"<notes>\n\[[\d-]{10}\] Mara hid ledger \d+ in the mill\.\n", answers[-1])
+    assert "<earlier>" not in answers[0] and "<state>" not in answers[0], "nothing is known yet"
+    assert set(re.sub(r"\d+", "N", line).partition("] ")[2] for line in recalled(answers[-1])) == {
+        "Mara hid ledger N in the mill."
+    }, "the prompt has all messages"
     assert "<state>\n# The person" in answers[-1] and "<person>\nLives by the mill.\n</person>" in answers[-1]
     assert "This is the document so far" in server.prompts("You keep a document")[-1]
+    # Another chat with the same id.
+    server.send(
+        {"role": "system", "content": f"[DiscussionId]{ID}[/DiscussionId]"}, {"role": "user", "content": "Turn 32?"}
+    )
+    answer = [prompt for prompt in server.prompts("You are Wren") if "<draft>" in prompt][-1]
+    assert recalled(answer)[0].endswith("] User: Turn 32. I look for the ledger {here}.")
     server.assert_nothing_to_complain_about()
 
 

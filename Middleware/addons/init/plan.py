@@ -42,6 +42,8 @@ WINDOW_FOR_TOOLS = 16384
 FOR_AGENTS = f"Workflows/{TEMPLATE_USER}/agent/"
 # Kinds of servers that can let a model write nothing but one of a few texts.
 HOLD_TO_CHOICES = ("llama.cpp", "Ollama")
+# Up to this window, and above it: tokens of old messages that fit the newest one.
+SMALL_WINDOW, RECALL_IN_SMALL, RECALL = 4096, 300, 600
 # Tokens of a workflow's own system prompt.
 INSTRUCTIONS = 250
 
@@ -285,8 +287,9 @@ def shares(window: int, thinks: bool = False) -> dict[str, int]:
     answers have room for it, or they would be cut off before they begin.
 
     ``answerTokens``: the longest answer. ``roomTokens``: the messages, and the parts of a system prompt that are not
-    words of the workflow. ``sharedTokens``: the same where memories, or a plan, stand in front of the newest message;
-    the workflows that share a beginning must count alike. ``notesTokens``: a plan. The rest is memory.
+    words of the workflow. ``sharedTokens``: the same where memories and old messages, or a plan, stand in front of the
+    newest message; the workflows that share a beginning must count alike. ``recallTokens``: the old messages.
+    ``notesTokens``: a plan. The rest is memory.
     """
     answer = _between(window // 4, 256, 8000)
     memory = _between(window // 16, 150, 400)
@@ -296,12 +299,14 @@ def shares(window: int, thinks: bool = False) -> dict[str, int]:
     thoughts = _between(window // 8, 256, 2000) if thinks else 0
     # The summary takes in two memories at a time, so it knows all others.
     notes, shown = _between(window // 10, 200, 600), 2
+    recall = RECALL_IN_SMALL if window <= SMALL_WINDOW else RECALL
     room = window - answer - RESERVED_TOKENS - INSTRUCTIONS
     return {
         # Memories and summary are mostly half as long as they may be; if they are longer, the oldest messages give way.
         "answerTokens": answer,
         "roomTokens": room,
-        "sharedTokens": room - max(notes, (shown * memory + summary) // 2),
+        "sharedTokens": room - max(notes, (shown * memory + summary) // 2) - recall,
+        "recallTokens": recall,
         "notesTokens": notes + thoughts,
         "routeNameTokens": 50 + thoughts,
         "taskTokens": _between(window // 4, 256, 1000) + thoughts,

@@ -20,7 +20,7 @@ from Middleware.addons.init.servers import Model, Server
 from Middleware.utilities.prompt_extraction_utils import RESERVED_TOKENS
 from Middleware.utilities.text_utils import rough_estimate_token_length
 
-WINDOWS = (2048, 4096, 8192, 16384, 32768, 131072, 1_000_000)
+WINDOWS = (2048, 4096, 4097, 8192, 16384, 32768, 131072, 1_000_000)
 
 
 def planned() -> dict[str, Any]:
@@ -37,7 +37,11 @@ def test_every_prompt_and_its_answer_fit(window: int) -> None:
     remembered = share["summaryRoom"] + share["memoriesShown"] * share["memoryTokens"]
     assert share["roomTokens"] - remembered >= 150  # messages beside all memories
     thoughtful = shares(window, thinks=True)
-    assert share["sharedTokens"] >= 250
+    # In the smallest window, old messages that fit take the place of newer ones that do not.
+    assert share["sharedTokens"] >= (250 if window > SMALLEST_WINDOW else 170)
+    assert share["recallTokens"] == (300 if window <= 4096 else 600)
+    recalled = share["recallTokens"] + (share["memoriesShown"] * share["memoryTokens"] + share["summaryRoom"]) // 2
+    assert share["sharedTokens"] + recalled <= share["roomTokens"]
     # What is sent for a plan is sent for the answer after it, too, with the plan in front of the newest message.
     assert share["sharedTokens"] + share["notesTokens"] <= share["roomTokens"]
     assert share["sharedTokens"] + thoughtful["notesTokens"] + INSTRUCTIONS <= window
@@ -83,6 +87,21 @@ def test_the_window_that_is_written(kind: str, known: int | None, window: int, w
     found, remark = window_of(Server("http://h", kind), Model("m", known))
     assert found == window
     assert words in remark
+
+
+def test_what_was_said_is_looked_up_before_the_answer_and_stands_in_its_prompt_for_now() -> None:
+    files = planned()
+    assert files["Workflows/me/_Memory-Settings.json"]["rememberMessages"] is True
+    nodes = files["Workflows/me/memory/_DefaultWorkflow.json"]["nodes"]
+    found, answer = nodes[3:5]
+    assert found == {
+        "title": "Look up what was said",
+        "type": "Recall",
+        "newestShownTokens": "{agent3Output}",
+        "maxTokens": 600,
+    }
+    assert answer["title"] == "Answer" and "{{ agent4Output }}" in answer["lateSystemPromptForNow"]
+    assert answer["lastMessagesToSendInsteadOfPromptMaxTokenSize"] == found["newestShownTokens"]
 
 
 def test_the_prompts_for_small_jobs_begin_alike_and_those_for_answers_too() -> None:
