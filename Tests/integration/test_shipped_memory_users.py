@@ -176,7 +176,7 @@ def test_the_assistant_remembers_single_facts_and_how_things_stand(start: Callab
     assert server.stored("state_document.md").startswith("# The person\n- Looks for ledger ")
     answers = [prompt for prompt in server.prompts("You are Wren") if "<draft>" in prompt]
     assert "<earlier>" not in answers[0] and "<state>" not in answers[0], "nothing is known yet"
-    assert set(re.sub(r"\d+", "N", line).partition("] ")[2] for line in recalled(answers[-1])) == {
+    assert {re.sub(r"\d+", "N", line).partition("] ")[2] for line in recalled(answers[-1])} == {
         "Mara hid ledger N in the mill."
     }, "the prompt has all messages"
     assert "<state>\n# The person" in answers[-1] and "<person>\nLives by the mill.\n</person>" in answers[-1]
