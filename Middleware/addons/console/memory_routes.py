@@ -28,11 +28,14 @@ from Middleware.addons.discussions.forgetting import forget_one
 from Middleware.addons.discussions.overview import as_json, overview
 from Middleware.addons.records.model import MICROSECONDS, RunDocument, Span
 from Middleware.addons.records.queries import RunQuery
+from Middleware.addons.records.recorded_request import NotKeptError, recorded_request
 from Middleware.exceptions import DataKeyError, StateUnavailableError, UnreadableDataError
+from Middleware.models.messages import Message
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys, discussion_keys
 from Middleware.utilities import config_utils
-from Middleware.utilities.text_utils import restore_braces
+from Middleware.utilities.conversations.path import path_messages
+from Middleware.utilities.text_utils import message_text, restore_braces
 
 if TYPE_CHECKING:
     from Middleware.addons.records.archive import RunArchive
@@ -43,6 +46,8 @@ MAX_LIMIT, LIMIT = 200, 100
 WHERE = ("folder", "user")
 # Of the discussion, newest first: each is read from the disk.
 MOST_RUNS = 400
+# Of them, those whose messages are read.
+MOST_REQUESTS = 20
 STORES: Mapping[Kind, str] = {"memory": "file", "searchable": "vector", "summary": "summary", "state": "state"}
 # Between the times of a row and of the span around its writing, which come from two clocks.
 TOLERANCE_US = MICROSECONDS
@@ -102,7 +107,14 @@ def discussion(call: Call) -> object:
     with _one(call) as found:
         return {
             "discussion": found.as_json(),
-            **page(found.reader, part, limit or LIMIT, before, call.query.get("q", "")),
+            **page(
+                found.reader,
+                part,
+                limit or LIMIT,
+                before,
+                call.query.get("q", ""),
+                lambda: _gone_texts(call.records.archive, call.viewer, found.discussion.discussion_id),
+            ),
         }
 
 
@@ -246,6 +258,25 @@ def _number(call: Call, name: str, otherwise: int | None, most: int | None = Non
     if number < 1 or (most is not None and number > most):
         raise ConsoleError(400, f"'{name}' must be a number from 1{f' to {most}' if most else ''}.", where=name)
     return number
+
+
+# -- what recorded runs know of messages ----------------------------------------------------------------------------
+
+
+def _gone_texts(archive: RunArchive, viewer: Viewer, discussion_id: str) -> dict[str, str]:
+    """Return the texts of messages that the newest recorded request of a discussion does not have, by their keys."""
+    now, texts = set[str](), dict[str, str]()
+    for bare in archive.documents(RunQuery(limit=MOST_REQUESTS, discussion=discussion_id), viewer):
+        try:
+            sent = recorded_request(archive.run(bare.facts["id"], viewer) or bare).messages
+        except NotKeptError:
+            continue
+        said = [Message(role=str(one.get("role")), content=message_text(one)) for one in sent]
+        said = [one for one in said if one["role"] != "system"]
+        found = {key: one["content"] for one, keys in zip(said, path_messages(said), strict=True) for key in keys.keys}
+        now = now or set(found)
+        texts |= {key: found[key] for key in found if key not in now and key not in texts}
+    return texts
 
 
 # -- which call wrote a memory -----------------------------------------------------------------------------------------

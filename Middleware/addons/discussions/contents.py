@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias, TypedDict, get_args
 
@@ -29,6 +29,8 @@ Part: TypeAlias = Literal["summary", "memories", "searchable", "state", "message
 PARTS: tuple[Part, ...] = get_args(Part)
 # A search shows the best matches only: the rest has little to do with the words.
 MOST_FOUND = 50
+GoneTexts: TypeAlias = Callable[[], Mapping[str, str]]
+"""Returns the texts of messages that were in the conversation and are not now, by their keys."""
 # The budget of a search in messages: enough for as many long ones.
 _MOST_TOKENS = 20_000
 
@@ -78,10 +80,13 @@ class Page(TypedDict):
     elsewhere: list[Elsewhere]
 
 
-def page(reader: Reader, part: Part, limit: int, before: int | None = None, words: str = "") -> Page:
+def page(
+    reader: Reader, part: Part, limit: int, before: int | None = None, words: str = "", gone: GoneTexts = dict
+) -> Page:
     """Return the newest ``limit`` texts of a part, of those with a number below ``before``.
 
-    ``words``: only those that a search for them finds, best first. Faults in the files raise no error.
+    ``words``: only those that a search for them finds, best first. ``gone``: knows messages that are not stored. Faults
+    in the files raise no error.
     """
     shown: Page = {
         "part": part,
@@ -107,7 +112,7 @@ def page(reader: Reader, part: Part, limit: int, before: int | None = None, word
             oldest = shown["entries"][-1]["number"]
             shown["next"] = oldest if oldest > 1 or part == "messages" else None
         if part == "memories" and before is None and not words:
-            shown["elsewhere"] = _elsewhere(reader)
+            shown["elsewhere"] = _elsewhere(reader, gone)
         if part == "searchable" and before is None and not words and (found := _unwritten(reader)):
             shown["unwritten"], shown["conspicuous"] = str(found), found.is_conspicuous
     except DataKeyError:
@@ -219,21 +224,28 @@ def _of_message(row: MessageRow) -> Entry:
     return {"key": key, "number": row.id, "text": row.text, "date": said, "title": speaker, "state": state}
 
 
-def _elsewhere(reader: Reader) -> list[Elsewhere]:
+def _elsewhere(reader: Reader, gone: GoneTexts) -> list[Elsewhere]:
+    pieces = reader.pieces(ELSEWHERE_FILE)[::-1]
     with reader.messages() as index:
-        return [
-            Elsewhere(text=restore_braces(piece.text), missing=_missing(index, piece))
-            for piece in reader.pieces(ELSEWHERE_FILE)[::-1]
-        ]
+        missing = [_missing(index, piece) for piece in pieces]
+    known = gone() if not all(missing) else {}
+    sources = [piece.keys.sources if piece.keys is not None else () for piece in pieces]
+    found = [
+        text or next((known[key] for key in keys if key in known), "")
+        for text, keys in zip(missing, sources, strict=True)
+    ]
+    return [
+        Elsewhere(text=restore_braces(piece.text), missing=messages.beginning(text))
+        for piece, text in zip(pieces, found, strict=True)
+    ]
 
 
 def _missing(index: MessageIndex | None, piece: StoredPiece) -> str:
-    """Return the beginning of a message of a memory that no conversation shows now; "" if it is not known."""
-    sources = piece.keys.sources if piece.keys is not None and index is not None else ()
-    for source in sources:
+    """Return a message of a memory that no conversation shows now; "" if none is stored."""
+    for source in piece.keys.sources if piece.keys is not None and index is not None else ():
         rows = index.known_by(source) if index is not None else []
         if rows and all(row.state == ELSEWHERE for row in rows):
-            return messages.beginning(rows[0].text)
+            return rows[0].text
     return ""
 
 

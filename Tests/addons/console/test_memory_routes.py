@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -17,20 +18,21 @@ from Middleware.addons.console.application import PREFIX, ConsoleApplication
 from Middleware.addons.discussions import editing
 from Middleware.addons.records.archive import RunArchive
 from Middleware.addons.records.console_folder import ConsoleFolder
-from Middleware.addons.records.model import Span
+from Middleware.addons.records.model import RunDocument, Span
 from Middleware.addons.records.settings import RecordSettings
 from Middleware.addons.records.store.writer import RunStore
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
 from Middleware.services.memory.memory_documents import ELSEWHERE_FILE
 from Middleware.services.memory.memory_store import MemoryStore
+from Middleware.utilities.conversations.path import path_messages
 from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.discussions.message_index.message_tables import ELSEWHERE
 from Middleware.utilities.discussions.message_index.row_writing import ChatFacts
 from Middleware.utilities.hashing_utils import hash_content
 from Tests.addons.console.console_lab import Browser, accepted
 from Tests.addons.records.records_lab import Ring, run
-from Tests.services.discussion_lab import KEY, DiscussionLab
+from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
 from Tests.tables import table
 from Tests.utilities.discussions.message_index.lab import said
 
@@ -334,3 +336,19 @@ def test_memories_elsewhere_say_which_message_is_missing(lab: Lab) -> None:
     ]
     assert lab.own.get("discussions/secret?part=memories&q=gone").json["elsewhere"] == []
     assert lab.own.get("discussions/mill?part=memories").json["elsewhere"] == []
+
+
+def test_what_is_missing_may_be_known_from_recorded_runs(lab: Lab) -> None:
+    def sent(*texts: str) -> RunDocument:
+        messages = [{"role": "system", "content": "Be kind."}, *({"role": "user", "content": text} for text in texts)]
+        document = run(discussion="mill", user="tester", key_hash=HASH, started=next(times))
+        document.spans[0].texts["request"] = {"messages": messages}
+        return document
+
+    times = itertools.count(1_770_000_000_000_000, 1_000_000)
+    lab.ring.all += [sent("One.", "Two."), sent("One.", "The old text."), run(discussion="mill"), sent("One.", "New.")]
+    keys = [one.key for one in path_messages([{"role": "user", "content": text} for text in ("One.", "The old text.")])]
+    entry = {"text_block": "Of both.", "hash": "", "id": "1", "sources": keys}
+    lab.discussions.folder("mill", KEY, encrypt=False).write(ELSEWHERE_FILE, json.dumps([entry]).encode())
+    shown = lab.own.get("discussions/mill?part=memories").json["elsewhere"]
+    assert shown == [{"text": "Of both.", "missing": "The old text."}]

@@ -238,10 +238,10 @@ class MessageIndex:
         conversion.forget_old_pages(self._db, self._scope)
 
     def rebuild_index(self) -> int:
-        """Make the index of words again, unless it is only in memory; return how many rows there are."""
+        """Make the index of words again, unless it is only in memory; return how many rows a search may find."""
         with self.writing() as writing:
             writing.rebuild_words()
-        return int(self.all("SELECT count(*) FROM messages")[0][0])
+        return int(self.all(f"SELECT count(*) {tables.FOUND_ROWS}")[0][0])
 
     # -- what is kept in memory ----------------------------------------------------------------------------------
     def _kept_order(self) -> Order:
