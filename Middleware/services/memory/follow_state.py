@@ -11,15 +11,9 @@ from typing import Any
 
 from Middleware.exceptions import StoredDataError
 from Middleware.services.memory.memory_documents import FOLLOW_FILE
-from Middleware.utilities.conversations.message_keys import Tail
-from Middleware.utilities.conversations.path import (
-    ClientFirst,
-    PathMessage,
-    WindowFacts,
-    client_first,
-    key_before_window,
-    next_tails,
-)
+from Middleware.utilities.conversations.message_keys import PathMessage, Tail, next_tails
+from Middleware.utilities.conversations.path import ClientFirst, client_first, key_before_window
+from Middleware.utilities.conversations.trail import WindowFacts
 from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.discussions.discussion_files import read_object, write_content
 

@@ -22,18 +22,9 @@ from Middleware.services.memory.folds import summary_folds
 from Middleware.services.memory.follow_state import Conversation, FollowState, read_follow_state, write_follow_state
 from Middleware.services.memory.memory_documents import ANCHORS_FILE, ELSEWHERE_FILE, MEMORIES_FILE
 from Middleware.services.memory.memory_settings import SHOW, MemorySettings, quiet_memory_settings
-from Middleware.utilities.conversations.path import (
-    Piece,
-    Trail,
-    among_others,
-    conversation_of,
-    injected,
-    is_tentative,
-    known_keys,
-    path_messages,
-    trail_of,
-    without,
-)
+from Middleware.utilities.conversations.message_keys import injected, path_messages, without
+from Middleware.utilities.conversations.path import conversation_of, is_tentative, known_keys
+from Middleware.utilities.conversations.trail import Piece, Trail, among_others, trail_of
 from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.discussions.discussion_files import Pair, pairs_in, read_content, read_object, write_content
 from Middleware.utilities.discussions.message_places import MessagePlace, find_place, place_from_json

@@ -20,7 +20,7 @@ from Middleware.services.timestamp_service import TimestampService
 from Middleware.services.vision_cache import VisionResponses, picture_text
 from Middleware.utilities import sqlite
 from Middleware.utilities.answers.text_cleaner import find_generation_prompt
-from Middleware.utilities.conversations.path import PathMessage, path_messages, recognised
+from Middleware.utilities.conversations.message_keys import PathMessage, path_messages, recognised
 from Middleware.utilities.discussion_state import MESSAGE_INDEX, DiscussionState
 from Middleware.utilities.discussions.discussion_folder import stored_discussion
 from Middleware.utilities.discussions.message_index import filling

@@ -76,8 +76,19 @@ class _Form(NamedTuple):
 
 
 class _Forms(NamedTuple):
+    """What may stand before a text.
+
+    Attributes:
+        whole: with the stamp, if there is one; unstamped: without it.
+        plain: the message, of a text before which nothing stands.
+    """
+
     whole: _Form
     unstamped: _Form | None
+    plain: PathMessage | None
+
+    def form(self, stamped: bool) -> _Form:
+        return self.unstamped if stamped and self.unstamped else self.whole
 
 
 @dataclass(frozen=True)
@@ -111,9 +122,8 @@ def path_messages(messages: Sequence[Mapping[str, object]]) -> list[PathMessage]
     forms = _all_forms(messages)
     found = _recognised(messages, forms)
     return [
-        PathMessage(*_keys(one, role in found.stamped, found), role, len(message_text(message)))
+        one.plain or PathMessage(*_keys(one, _role(message) in found.stamped, found), _role(message), _length(message))
         for message, one in zip(messages, forms, strict=True)
-        for role in (str(message.get("role") or ""),)
     ]
 
 
@@ -123,22 +133,24 @@ def recognised(messages: Sequence[Mapping[str, object]]) -> Recognised:
 
 
 def _recognised(messages: Sequence[Mapping[str, object]], forms: Sequence[_Forms]) -> Recognised:
-    roles = Counter(str(message.get("role") or "") for message in messages)
-    stamps = Counter(
-        str(message.get("role") or "") for message, one in zip(messages, forms, strict=True) if one.unstamped
-    )
+    marked = [(_role(message), one) for message, one in zip(messages, forms, strict=True) if one.plain is None]
+    stamps = Counter(role for role, one in marked if one.unstamped)
+    roles = Counter(map(_role, messages)) if stamps else stamps
     stamped = {role for role, count in stamps.items() if count >= _LEAST_STAMPS and 2 * count >= roles[role]}
-    labels = [label for message, one in zip(messages, forms, strict=True) if (label := _label(message, one, stamped))]
+    labels = [label for role, one in marked if (label := one.form(role in stamped).label)]
     return Recognised(stamped, speakers_among(labels), 2 * len(labels) >= len(messages))
 
 
-def _label(message: Mapping[str, object], forms: _Forms, stamped: Collection[str]) -> str:
-    form = forms.unstamped if forms.unstamped and message.get("role") in stamped else forms.whole
-    return form.label
+def _role(message: Mapping[str, object]) -> str:
+    return str(message.get("role") or "")
+
+
+def _length(message: Mapping[str, object]) -> int:
+    return len(message_text(message))
 
 
 def _keys(forms: _Forms, stamped: bool, found: Recognised) -> tuple[str, str]:
-    form = forms.unstamped if stamped and forms.unstamped else forms.whole
+    form = forms.form(stamped)
     if form.label and form.label in found.speakers:
         return form.said, form.key
     # Where the others have names, it is one that stands there for the first time. A note is not.
@@ -150,22 +162,25 @@ def _keys(forms: _Forms, stamped: bool, found: Recognised) -> tuple[str, str]:
 
 def _all_forms(messages: Sequence[Mapping[str, object]]) -> list[_Forms]:
     known = process().one(_known_forms)
-    return [
-        known.get(stored) or _remembered(known, stored, message)
-        for stored, message in zip(hash_messages(messages), messages, strict=True)
-    ]
+    names = zip(map(_role, messages), hash_messages(messages), strict=True)
+    return [known.get(name) or _remembered(known, name, message) for name, message in zip(names, messages, strict=True)]
 
 
-def _known_forms() -> BoundedCache[str, _Forms]:
-    # By hash: no text of a conversation is kept.
+def _known_forms() -> BoundedCache[tuple[str, str], _Forms]:
+    # By role and hash: no text of a conversation is kept.
     return BoundedCache(_KEPT_FORMS)
 
 
-def _remembered(known: BoundedCache[str, _Forms], stored: str, message: Mapping[str, object]) -> _Forms:
+def _remembered(
+    known: BoundedCache[tuple[str, str], _Forms], name: tuple[str, str], message: Mapping[str, object]
+) -> _Forms:
+    role, stored = name
     text = without_role(message_text(message))
     stamp, rest = _without_stamp(text)
-    forms = _Forms(_form(text, stored), _form(rest, stored) if stamp and rest.strip() else None)
-    known.put(stored, forms)
+    whole, unstamped = _form(text, stored), _form(rest, stored) if stamp and rest.strip() else None
+    plain = None if unstamped or whole.label else PathMessage(whole.key, "", role, _length(message))
+    forms = _Forms(whole, unstamped, plain)
+    known.put(name, forms)
     return forms
 
 

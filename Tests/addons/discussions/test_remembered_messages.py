@@ -17,7 +17,7 @@ from Middleware.addons.discussions import memory_command
 from Middleware.addons.discussions.damage_check import check
 from Middleware.services.memory.folds import chain
 from Middleware.services.memory.follow_state import read_follow_state
-from Middleware.utilities.conversations.path import path_messages
+from Middleware.utilities.conversations.message_keys import path_messages
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.discussions.message_index import filling
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex

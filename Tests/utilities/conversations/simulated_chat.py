@@ -6,21 +6,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from Middleware.utilities.conversations.message_keys import tail_of
-from Middleware.utilities.conversations.path import (
-    PathMessage,
-    Piece,
-    Trail,
-    WindowFacts,
-    client_first,
-    key_before_window,
-    path_messages,
-    trail_of,
-)
+from Middleware.utilities.conversations.message_keys import PathMessage, path_messages, tail_of
+from Middleware.utilities.conversations.path import client_first, key_before_window
+from Middleware.utilities.conversations.trail import Piece, Trail, WindowFacts, trail_of
 
 Said = tuple[str, str]
 """Role and text."""
-LOOKBACK = 3
+LOOKBACK, ROUNDS = 3, 3
 
 
 def keys_of(said: Sequence[Said]) -> list[PathMessage]:
@@ -120,11 +112,16 @@ class Memory:
 
     def write(self, history: Sequence[PathMessage]) -> None:
         """Fill the holes, and remember what is due behind the trail."""
-        trail = self.trail(history)
         end = max(0, len(history) - LOOKBACK)
-        for hole in trail.holes(min(end, trail.end)):
-            for start in range(hole.start, hole.stop, self.size):
-                self._make(history, range(start, min(start + self.size, hole.stop)))
+        # What fills a hole may let other pieces fit, which leave another one.
+        for _ in range(ROUNDS):
+            trail = self.trail(history)
+            for hole in (holes := trail.holes(min(end, trail.end))):
+                for start in range(hole.start, hole.stop, self.size):
+                    self._make(history, range(start, min(start + self.size, hole.stop)))
+            self._note(self.trail(history))
+            if not holes:
+                break
         trail = self.trail(history)
         for start in range(trail.end, end - self.size + 1, self.size):
             self._make(history, range(start, start + self.size))

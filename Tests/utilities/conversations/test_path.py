@@ -11,14 +11,17 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
+from Middleware.utilities.conversations.message_keys import (
+    PathMessage,
+    Tail,
+    injected,
+    next_tails,
+    path_messages,
+    without,
+)
 from Middleware.utilities.conversations.path import (
     ClientFirst,
     Gap,
-    PathMessage,
-    Piece,
-    Tail,
-    WindowFacts,
-    among_others,
     beginning_is_deleted,
     client_first,
     conversation_of,
@@ -26,9 +29,8 @@ from Middleware.utilities.conversations.path import (
     kept_greeting,
     key_before_window,
     known_keys,
-    path_messages,
-    trail_of,
 )
+from Middleware.utilities.conversations.trail import Piece, WindowFacts, among_others, trail_of
 from Tests.amounts import amount
 from Tests.tables import table
 from Tests.utilities.conversations.simulated_chat import LOOKBACK, Chat, Memory, keys_of, problems
@@ -131,6 +133,12 @@ P4 = piece("p4", "m30-m39", before="m29", after="p3", made=4)
 LONG = [*USUAL, P4]
 LONG_NEWEST = WindowFacts(newest=["p1", "p2", "p3", "p4"])
 STAYED = WindowFacts(ClientFirst("m1", 23), newest=["p1", "p2", "p3", "p4"])
+SHORT = [
+    piece("p1", "ok", "yes", "m2", "m3", "no", made=1),
+    piece("p2", "x1-x4", "ok", before="no", after="p1", made=2),
+    piece("p3", "go", before="ok", after="p2", made=3),
+]
+SHORT_NEWEST = WindowFacts(newest=["p1", "p2", "p3"])
 OTHER_END = piece("q2", "n10-n14", "m15-m19", before="m9", after="p1", made=9)
 
 
@@ -169,6 +177,14 @@ OTHER_END = piece("q2", "n10-n14", "m15-m19", before="m9", after="p1", made=9)
         # One word of another conversation is not the end of a piece.
         (["m19", "n1-n20"], LONG, WindowFacts(), "", []),
         (["m16-m19", "n1-n20"], LONG, WindowFacts(), "p1 p2", []),
+        # Short messages that are said again are no end of a piece where more says that the conversation begins there.
+        (["ok", "m2", "go", "n1"], SHORT, SHORT_NEWEST, "p3", [(0, 2)]),
+        (["ok", "n1", "m3", "n2"], SHORT, SHORT_NEWEST, "", []),
+        (["edited", "yes", "m2", "n1", "go"], SHORT, SHORT_NEWEST, "p3", [(0, 4)]),
+        (["x3", "x4", "ok", "go", "n1"], SHORT, SHORT_NEWEST, "p1 p2 p3", []),
+        # One short message, although a piece was made of it alone.
+        (["go", "n1", "n2"], SHORT, SHORT_NEWEST, "p3", []),
+        (["n1", "go", "n2"], SHORT, SHORT_NEWEST, "p3", [(0, 1)]),
     ],
 )
 def test_the_trail_of_a_window(
@@ -202,28 +218,81 @@ def test_the_choice_covers_as_much_as_any_other(data: st.DataObject) -> None:
     assert is_possible(found.pieces)
 
 
-@table("repeated", [0.0, 0.3, 0.5])
+def follow(chat: Chat, memory: Memory, where: str) -> None:
+    """Send a chat as a client does, and check what is shown before the pass and after it."""
+    said = keys_of(chat.messages)
+    found = problems(memory.trail(said), said, filled=False)
+    memory.seen(said)
+    memory.write(said)
+    found += problems(memory.trail(said), said, filled=True)
+    assert not found, where
+
+
+@table("repeated", [0.0, 0.3, 0.5, 1.0])
 def test_whatever_a_user_does_a_memory_follows(repeated: float) -> None:
     """After each operation: nothing that is not there, nothing twice, no hole after the pass, no call twice."""
     for seed in range(amount(12, 100)):
         chat, memory = Chat(random.Random(seed), repeated), Memory()
         for step in range(50):
-            operation = chat.anything()
-            said = keys_of(chat.messages)
-            found = problems(memory.trail(said), said, filled=False)
-            memory.seen(said)
-            memory.write(said)
-            found += problems(memory.trail(said), said, filled=True)
-            assert not found, f"seed {seed}, step {step}, {operation}"
+            follow(chat, memory, f"seed {seed}, step {step}, {chat.anything()}")
         assert len(memory.asked) == len(set(memory.asked))
 
 
-@table("keeps_greeting", [False, True])
-def test_a_window_loses_no_memory(keeps_greeting: bool) -> None:
+def test_a_branch_of_a_branch_whose_greeting_is_edited() -> None:
+    """Each time back to a chat, its memories are there again, and none is made twice."""
+    for seed in range(amount(6, 100)):
+        numbers = random.Random(seed)
+        chat, memory = Chat(numbers, numbers.choice([0.0, 0.5])), Memory()
+        saved: list[list[tuple[str, str]]] = []
+        for depth in range(3):
+            for _ in range(numbers.randrange(4, 12)):
+                chat.say()
+                follow(chat, memory, f"seed {seed}, depth {depth}")
+            saved.append(list(chat.messages))
+            del chat.messages[numbers.randrange(3, len(chat.messages)) :]
+            if depth:
+                chat.messages[0] = (chat.messages[0][0], f"another greeting, number {depth}")
+        asked = len(memory.asked)
+        for messages in (*saved, *saved[::-1]):
+            chat.messages = list(messages)
+            follow(chat, memory, f"seed {seed}, back")
+        assert len(memory.asked) == asked == len(set(memory.asked))
+
+
+@table("repeated", [0.0, 0.5])
+def test_injected_text_that_changes_its_distance(repeated: float) -> None:
+    """At a new distance it counts as a message once, and as none from the next request on."""
+    lore = ("user", "[The mill has a red door, and its miller never sleeps before midnight.]")
+    for seed in range(amount(6, 100)):
+        numbers = random.Random(seed)
+        chat, memory = Chat(numbers, repeated), Memory()
+        tails: tuple[Tail, ...] = ()
+        distance, moved = 4, 0
+        for step in range(40):
+            chat.say()
+            if not numbers.randrange(6):
+                distance, moved = numbers.choice([2, 4, 5, 7]), step
+            at = max(0, len(chat.messages) - distance)
+            sent = keys_of([*chat.messages[:at], lore, *chat.messages[at:]])
+            left_out = injected(sent, tails)
+            tails = next_tails(sent, tails)
+            said = without(sent, left_out)
+            if step - moved > 1 and step > 5:
+                assert [one.key for one in said] == [one.key for one in keys_of(chat.messages)], f"seed {seed}, {step}"
+            memory.seen(said)
+            memory.write(said)
+            assert not problems(memory.trail(said), said, filled=True), f"seed {seed}, step {step}"
+
+
+@table(("keeps_greeting", "repeated"), [(False, 0.3), (True, 0.3), (False, 0.6)])
+def test_a_window_loses_no_memory(keeps_greeting: bool, repeated: float) -> None:
     """A client that sends the newest messages alone, or behind the greeting; it cuts off two with each request."""
     for seed in range(amount(10, 100)):
         numbers = random.Random(seed)
-        chat, memory = Chat(numbers, 0.3, greeting="Good evening, traveller. What brings you to the mill?"), Memory(8)
+        chat, memory = (
+            Chat(numbers, repeated, greeting="Good evening, traveller. What brings you to the mill?"),
+            Memory(8),
+        )
         size = numbers.randrange(20, 50)
         for step in range(40):
             chat.say()

@@ -11,16 +11,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from Middleware.utilities.conversations.message_keys import PathMessage, injected, next_tails
 from Middleware.utilities.conversations.path import (
-    PathMessage,
     Place,
     beginning_is_deleted,
     client_first,
     conversation_of,
-    injected,
     is_tentative,
     kept_greeting,
-    next_tails,
 )
 from Middleware.utilities.discussions.message_index.alignment import PART, Unit, align, gaps_of
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex

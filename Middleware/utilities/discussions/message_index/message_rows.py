@@ -15,7 +15,8 @@ from Middleware.exceptions import DataKeyError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 from Middleware.utilities import sqlite
-from Middleware.utilities.conversations.path import Known, PathMessage, Place
+from Middleware.utilities.conversations.message_keys import PathMessage
+from Middleware.utilities.conversations.path import Known, Place
 from Middleware.utilities.discussions.message_index import message_tables as tables
 from Middleware.utilities.discussions.message_index.alignment import Keys, StoredRow, Unit, units_of
 from Middleware.utilities.discussions.message_index.message_tables import (

@@ -7,7 +7,8 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from Middleware.utilities.conversations.path import ClientFirst, Tail
+from Middleware.utilities.conversations.message_keys import Tail
+from Middleware.utilities.conversations.path import ClientFirst
 from Middleware.utilities.discussions.message_index import message_tables as tables
 from Middleware.utilities.discussions.message_index.alignment import PART, StoredRow, units_of
 from Middleware.utilities.discussions.message_index.message_tables import (

@@ -17,7 +17,7 @@ from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import ANCHORS_FILE, MEMORIES_FILE, SUMMARY_FILE, MemoryStore
 from Middleware.services.memory.pieces import MOST_REWRITTEN, Followed, followed
 from Middleware.services.memory_service import NO_SUMMARY
-from Middleware.utilities.conversations.path import Trail
+from Middleware.utilities.conversations.trail import Trail
 from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.discussions.discussion_files import Pair, read_object, write_content
 from Middleware.utilities.discussions.message_places import MessagePlace, place_from_json

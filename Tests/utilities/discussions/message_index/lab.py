@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from Middleware.services.memory.message_texts import parts_of
-from Middleware.utilities.conversations.path import path_messages, recognised
+from Middleware.utilities.conversations.message_keys import path_messages, recognised
 from Middleware.utilities.discussions.message_index.filling import Filled
 from Middleware.utilities.discussions.message_index.filling import fill as fill_index
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
