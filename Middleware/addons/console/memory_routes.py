@@ -34,7 +34,7 @@ from Middleware.models.messages import Message
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys, discussion_keys
 from Middleware.utilities import config_utils
-from Middleware.utilities.conversations.path import path_messages
+from Middleware.utilities.conversations.message_keys import path_messages
 from Middleware.utilities.text_utils import message_text, restore_braces
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
 from Middleware.services.memory.memory_documents import ELSEWHERE_FILE
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.utilities.conversations.path import path_messages
+from Middleware.utilities.conversations.message_keys import path_messages
 from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.discussions.message_index.message_tables import ELSEWHERE
 from Middleware.utilities.discussions.message_index.row_writing import ChatFacts
