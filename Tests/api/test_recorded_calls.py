@@ -27,7 +27,7 @@ from Tests.api.record_lab import RecordLab, named, record_lab
 from Tests.backend_dialects import DIALECTS, Answer, Call, openai_embeddings
 from Tests.stub_backend import RecordedRequest, Reply, chat_chunk, chat_reply, json_reply, sse_reply, status_reply
 from Tests.tables import table
-from Tests.workflows.engine_lab import llm, reply_to, static, user
+from Tests.workflows.engine_lab import assistant, llm, reply_to, static, user
 
 SHIPPED = Path(__file__).parents[2] / "Public" / "Configs" / "ApiTypes"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk" + "A" * 400
@@ -513,6 +513,21 @@ def test_work_on_stored_data_is_a_step(lab: RecordLab, tmp_path: Path, monkeypat
         {"store": "vector", "action": "read", "found": 1},
     ]
     assert [span.texts.get("written") for span in spans] == ["Mara hid it.", ["It rained."], None]
+
+
+def test_what_a_recall_node_looked_for_and_found_is_recorded(
+    lab: RecordLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "D"))
+    lab.user(discussionIdMemoryFileWorkflowSettings="memory")
+    lab.write("Workflows/tester/memory", {"rememberMessages": True, "timeZone": "none"})
+    lab.workflow("_DefaultWorkflow", [{"title": "Look", "type": "Recall"}, static("{agent1Output}")])
+    tagged = user("[DiscussionId]mill[/DiscussionId]The ledger is in the boat.")
+    lab.ask(messages=[tagged])
+    lab.ask(messages=[tagged, assistant("Good."), user("And where is the ledger now?")])
+    (found,) = named(lab.run(), "memory")
+    assert found.attributes == {"store": "messages", "action": "read", "found": 3, "lines": 2, "tokens": 17}
+    assert found.texts == {"terms": "ledger; now"}
 
 
 def test_a_wait_for_a_lock_is_recorded(lab: RecordLab, tmp_path: Path) -> None:
