@@ -10,7 +10,7 @@ import logging
 import math
 import operator
 from array import array
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
 logger = logging.getLogger(__name__)
@@ -121,13 +121,17 @@ class NormalisedVectors:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def nearest(self, query: Sequence[float], limit: int) -> list[int]:
-        """Return the ids of the ``limit`` most similar vectors, best first; ties in the given order."""
+    def nearest(self, query: Sequence[float], limit: int, left_out: Collection[int] = ()) -> list[int]:
+        """Return the ids of the ``limit`` most similar vectors, best first; ties in the given order.
+
+        ``left_out``: ids that are not returned.
+        """
         if limit < 1 or not self._ids:
             return []
         scores = self._scores(query)
         places = self._places or range(len(self._ids))
-        best = heapq.nlargest(limit, scores, key=lambda index: (scores[index], -places[index]))
+        wanted = [index for index in scores if self._ids[index] not in left_out] if left_out else scores
+        best = heapq.nlargest(limit, wanted, key=lambda index: (scores[index], -places[index]))
         return [self._ids[index] for index in best]
 
     def similarities(self, query: Sequence[float]) -> dict[int, float]:

@@ -7,7 +7,8 @@ must be rebuilt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,8 +22,8 @@ from Middleware.utilities.discussions.vector_memory import MemoryRow, Searchable
 from Middleware.utilities.discussions.vector_memory.cache import RowsState
 from Middleware.utilities.discussions.vector_memory.encrypted_index import BATCH, StoredRow
 from Middleware.utilities.discussions.vector_memory.keyword_search import KeywordSearch
-from Middleware.utilities.discussions.vector_memory.schema import Codec, is_token
-from Middleware.utilities.discussions.vector_memory.searchable import NewMemory, NewVector
+from Middleware.utilities.discussions.vector_memory.schema import Codec, is_token, keys_as_json, stored_key
+from Middleware.utilities.discussions.vector_memory.searchable import ChunkRow, NewMemory, NewVector
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Middleware.utilities.text_utils import storable
 
@@ -37,7 +38,7 @@ _LOCK_MILLISECONDS = 2_000
 
 _MEMORY = "id, memory_text, date_added, metadata_json"
 _FIND = """\
-SELECT d.id, d.memory_version, d.index_generation,
+SELECT d.id, d.memory_version, d.index_generation, d.source_key,
        (SELECT memory_text FROM wilmer.memories WHERE discussion = d.id ORDER BY id DESC LIMIT 1),
        (SELECT memory_text FROM wilmer.memories WHERE discussion = d.id ORDER BY id LIMIT 1)
 FROM wilmer.discussions d WHERE d.space = %s AND d.key_hash = %s AND d.discussion_id = %s"""
@@ -54,13 +55,24 @@ FROM wilmer.discussions d WHERE id = %s"""
 # Times are text as in a file; in other collations + and . would not stand in the order of their codes.
 _LOG = """\
 SELECT d.memory_version, l.message_hash, l.place FROM wilmer.discussions d LEFT JOIN LATERAL (
-    SELECT * FROM wilmer.memory_hash_log WHERE discussion = d.id ORDER BY timestamp COLLATE "C" DESC, id DESC LIMIT %s
+    SELECT * FROM wilmer.memory_hash_log WHERE discussion = d.id AND (%s OR sources IS NULL)
+    ORDER BY timestamp COLLATE "C" DESC, id DESC LIMIT %s
 ) l ON true WHERE d.id = %s ORDER BY l.timestamp COLLATE "C" DESC, l.id DESC"""
 _INSERT_LOG = """\
 INSERT INTO wilmer.memory_hash_log (discussion, id, message_hash, timestamp, place)
 SELECT %(discussion)s, coalesce(max(id), 0) + 1, %(hash)s,
-       greatest(%(time)s COLLATE "C", max(timestamp COLLATE "C")), %(place)s
-FROM wilmer.memory_hash_log WHERE discussion = %(discussion)s"""
+       coalesce(max(timestamp) FILTER (WHERE id = %(following)s),
+                greatest(%(time)s COLLATE "C", max(timestamp COLLATE "C"))), %(place)s
+FROM wilmer.memory_hash_log WHERE discussion = %(discussion)s RETURNING id"""
+_CHUNKS = """\
+SELECT d.memory_version, l.id, l.sources, l.follows FROM wilmer.discussions d LEFT JOIN wilmer.memory_hash_log l
+ON l.discussion = d.id AND l.sources IS NOT NULL WHERE d.id = %s ORDER BY l.id"""
+_UPDATE_FOLLOWS = """\
+UPDATE wilmer.memory_hash_log l SET follows = new.follows
+FROM unnest(%s::bigint[], %s::text[]) AS new (id, follows) WHERE l.discussion = %s AND l.id = new.id"""
+_UPDATE_SOURCES = """\
+UPDATE wilmer.memory_hash_log l SET sources = new.sources
+FROM unnest(%s::bigint[], %s::text[]) AS new (id, sources) WHERE l.discussion = %s AND l.id = new.id"""
 # Vectors above the highest id belong to memories that were deleted by hand.
 _INSERT_MEMORIES = """\
 WITH newest AS (SELECT coalesce(max(id), 0) AS id FROM wilmer.memories WHERE discussion = %(discussion)s),
@@ -78,6 +90,7 @@ ON CONFLICT (discussion, memory_id, model) DO UPDATE SET dim = excluded.dim, vec
 _PRESENT_VECTORS = """\
 SELECT EXISTS (SELECT FROM wilmer.memory_embeddings e JOIN unnest(%s::bigint[], %s::text[]) AS new (id, model)
                ON e.memory_id = new.id AND e.model = new.model WHERE e.discussion = %s)"""
+_SET_HASH_KEY = "UPDATE wilmer.discussions SET source_key = %s WHERE id = %s"
 _COUNT_FAILURE = """\
 INSERT INTO wilmer.chunk_failures (discussion, place, count) VALUES (%s, %s, 1)
 ON CONFLICT (discussion, place) DO UPDATE SET count = chunk_failures.count + 1, changed_at = now() RETURNING count"""
@@ -124,6 +137,7 @@ class PostgresMemories(SearchableMemories):
         self._connection: StateConnection | None = None
         self._generation_step = 0
         self._discussion: _Discussion | None = None
+        self._has_chunks = False
         self._open(write)
 
     def _open(self, write: bool) -> None:
@@ -131,8 +145,9 @@ class PostgresMemories(SearchableMemories):
         if not rows and write:
             self._database.run(lambda connection: connection.execute(CREATE, self._name), again=True, scope=self._scope)
             rows = self._database.read(_FIND, self._name, self._scope)
-        for number, version, generation, newest, oldest in rows:
+        for number, version, generation, source_key, newest, oldest in rows:
             self._discussion = _Discussion(number, version, generation)
+            self._has_chunks = source_key is not None
             self._use_key_of(newest, f"{self.discussion_id}/{VECTOR_DATABASE}")
             # Once the first row is a token all are: they were converted together.
             if write and self._codec.active and oldest is not None and not is_token(oldest):
@@ -231,12 +246,38 @@ class PostgresMemories(SearchableMemories):
             )
         ]
 
-    def _log_rows(self, limit: int) -> list[tuple[str, str | None]]:
-        rows = self._read(_LOG, (limit,))
-        if rows and self._discussion is not None:
-            # What is written from now on rests on these rows.
-            self._discussion = _Discussion(self._discussion.id, rows[0][0], self._discussion.generation)
+    def _log_rows(self, limit: int, with_origin: bool) -> list[tuple[str, str | None]]:
+        rows = self._read(_LOG, (with_origin, limit))
+        self._rest_on(rows)
         return [(row[1], row[2]) for row in rows if row[1] is not None]
+
+    def _rest_on(self, rows: Sequence[Row]) -> None:
+        # What is written from now on rests on these rows, the first column of which is the version.
+        if rows and self._discussion is not None:
+            self._discussion = _Discussion(self._discussion.id, rows[0][0], self._discussion.generation)
+
+    @property
+    def has_chunks(self) -> bool:
+        return self._has_chunks
+
+    def _chunk_rows(self) -> list[ChunkRow]:
+        rows = self._read(_CHUNKS, ())
+        self._rest_on(rows)
+        return [ChunkRow(row[1], json.loads(row[2]), row[3] or "") for row in rows if row[1] is not None]
+
+    def _members(self, entries: Sequence[int] | None) -> list[tuple[int, int]]:
+        rows = self._read(
+            "SELECT id, chunk FROM wilmer.memories WHERE discussion = %s AND chunk IS NOT NULL "
+            "AND (%s::bigint[] IS NULL OR chunk = ANY(%s::bigint[])) ORDER BY id",
+            (),
+            entries,
+            entries,
+        )
+        return [(row[0], row[1]) for row in rows]
+
+    def _stored_hash_key(self) -> str | None:
+        rows = self._read("SELECT source_key FROM wilmer.discussions WHERE id = %s", ())
+        return rows[0][0] if rows else None
 
     def _rows_by_ids(self, numbers: Sequence[int]) -> Iterator[MemoryRow]:
         return self._memories("WHERE discussion = %s AND id = ANY(%s)", (), list(numbers))
@@ -331,10 +372,46 @@ class PostgresMemories(SearchableMemories):
         return [StoredRow(*row) for row in rows]
 
     # -- writing ---------------------------------------------------------------------------------------------------
-    def _insert_log(self, message_hash: str, timestamp: str, place: str | None) -> None:
+    def _insert_log(self, message_hash: str, timestamp: str, place: str | None, following: int | None) -> int:
+        values = {"hash": storable(message_hash), "time": timestamp, "place": _text(place), "following": following}
+        row = self._transaction.execute(_INSERT_LOG, {"discussion": self._row.id, **values}).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def _create_chunks(self) -> None:
+        # The columns are there. A discussion without chunks has no key, one in clear an empty one.
         self._transaction.execute(
-            _INSERT_LOG,
-            {"discussion": self._row.id, "hash": storable(message_hash), "time": timestamp, "place": _text(place)},
+            "UPDATE wilmer.discussions SET source_key = coalesce(source_key, '') WHERE id = %s", (self._row.id,)
+        )
+        self._has_chunks = True
+
+    def _insert_chunk(self, row: ChunkRow, numbers: Sequence[int]) -> None:
+        self._transaction.execute(
+            "UPDATE wilmer.memory_hash_log SET sources = %s, follows = %s WHERE discussion = %s AND id = %s",
+            (keys_as_json(row.keys), row.after, self._row.id, row.entry),
+        )
+        self._transaction.execute(
+            "UPDATE wilmer.memories SET chunk = %s WHERE discussion = %s AND id = ANY(%s)",
+            (row.entry, self._row.id, list(numbers)),
+        )
+
+    def _insert_hash_key(self, stored: str | None) -> None:
+        self._transaction.execute(_SET_HASH_KEY, (stored, self._row.id))
+
+    def _change_chunks(self, after: Mapping[int, str], gone: Sequence[int]) -> None:
+        self._transaction.execute(_UPDATE_FOLLOWS, (list(after), list(after.values()), self._row.id))
+        if not gone:
+            return
+        # Workers that keep an index have these memories in it.
+        self._generation_step = 1
+        rows = self._transaction.execute(
+            "DELETE FROM wilmer.memories WHERE discussion = %s AND chunk = ANY(%s) RETURNING id",
+            (self._row.id, list(gone)),
+        )
+        for row in rows.fetchall():
+            self._forget_vectors(row[0])
+        self._transaction.execute(
+            "DELETE FROM wilmer.memory_hash_log WHERE discussion = %s AND id = ANY(%s)", (self._row.id, list(gone))
         )
 
     def _insert_memories(self, memories: Sequence[NewMemory]) -> list[int]:
@@ -395,6 +472,7 @@ class PostgresMemories(SearchableMemories):
     def _delete_everything(self) -> None:
         for table in ("memories", "memory_embeddings", "memory_hash_log"):
             self._transaction.execute(f"DELETE FROM wilmer.{table} WHERE discussion = %s", (self._row.id,))
+        self._insert_hash_key(None)
 
 
 def convert_rows(connection: StateConnection, discussion: int, source: Codec, target: Codec) -> None:
@@ -402,6 +480,7 @@ def convert_rows(connection: StateConnection, discussion: int, source: Codec, ta
 
     The caller counts the generation of the index up.
     """
+    _convert_sources(connection, discussion, source, target)
     after = _START
     while rows := connection.execute(
         "SELECT id, memory_text, metadata_json FROM wilmer.memories WHERE discussion = %s AND id > %s "
@@ -458,3 +537,20 @@ def _bytes(vector: bytes | str) -> bytes:
 def _vector(size: int, stored: bytes) -> bytes | str:
     """Return a vector as a file has it, where tokens are texts: nothing in clear is as long as a token."""
     return stored if len(stored) < (size + 1) * 4 else stored.decode("ascii")
+
+
+def _convert_sources(connection: StateConnection, discussion: int, source: Codec, target: Codec) -> None:
+    """Store the key of the hashes of keys as ``target`` does; without one, make it and the hashes."""
+    row = connection.execute("SELECT source_key FROM wilmer.discussions WHERE id = %s", (discussion,)).fetchone()
+    stored = row[0] if row else None
+    hash_key = source.decode_text(stored) if stored else target.new_hash_key()
+    if not hash_key:
+        return
+    connection.execute(_SET_HASH_KEY, (target.encode_text(hash_key), discussion))
+    if not stored:
+        rows = connection.execute(
+            "SELECT id, sources FROM wilmer.memory_hash_log WHERE discussion = %s AND sources IS NOT NULL",
+            (discussion,),
+        ).fetchall()
+        hashed = [keys_as_json(stored_key(key, hash_key) for key in json.loads(row[1])) for row in rows]
+        connection.execute(_UPDATE_SOURCES, ([row[0] for row in rows], hashed, discussion))

@@ -235,6 +235,7 @@ def _digest(documents: Documents, rows: WholeMemories) -> bytes:
         digest.update(b"--")
         for row in kind:
             digest.update(repr(tuple(row)).encode())
+    digest.update(repr(rows.hash_key()).encode())
     return digest.digest()
 
 

@@ -32,7 +32,9 @@ _CHANGED = """\
 UPDATE wilmer.discussions SET memory_version = memory_version + 1, index_generation = index_generation + 1
 WHERE id = %s"""
 
-
+_SET_HASH_KEY = """\
+UPDATE wilmer.discussions SET source_key = coalesce(%s, (
+    SELECT '' FROM wilmer.memory_hash_log WHERE discussion = %s AND sources IS NOT NULL LIMIT 1)) WHERE id = %s"""
 _GIVE = """\
 UPDATE wilmer.discussions d SET key_hash = %s WHERE id = %s AND NOT EXISTS (
     SELECT FROM wilmer.discussions o
@@ -92,7 +94,7 @@ class StoredRows:
     def memories(self) -> Iterator[WholeMemory]:
         after = START
         while rows := self._rows(
-            "SELECT id, memory_text, date_added, metadata_json, with_topics FROM wilmer.memories "
+            "SELECT id, memory_text, date_added, metadata_json, with_topics, chunk FROM wilmer.memories "
             "WHERE discussion = %s AND id > %s ORDER BY id LIMIT %s",
             after,
             BATCH,
@@ -115,13 +117,17 @@ class StoredRows:
     def log(self) -> Iterator[WholeLogEntry]:
         after = START
         while rows := self._rows(
-            "SELECT id, message_hash, timestamp, place FROM wilmer.memory_hash_log "
+            "SELECT id, message_hash, timestamp, place, sources, follows FROM wilmer.memory_hash_log "
             "WHERE discussion = %s AND id > %s ORDER BY id LIMIT %s",
             after,
             BATCH,
         ):
             after = rows[-1][0]
             yield from map(WholeLogEntry._make, rows)
+
+    def hash_key(self) -> str | None:
+        key: str | None = self._rows("SELECT source_key FROM wilmer.discussions WHERE id = %s")[0][0]
+        return key or None
 
     def _rows(self, statement: str, *values: object) -> list[Row]:
         return self._connection.execute(statement, (self._number, *values), binary=True).fetchall()
@@ -156,10 +162,16 @@ class StoredRows:
         for table in ("memories", "memory_embeddings", "memory_hash_log", "chunk_failures"):
             self._connection.execute(f"DELETE FROM wilmer.{table} WHERE discussion = %s", (self._number,))
         self._insert(
-            "memories (discussion, id, memory_text, date_added, metadata_json, with_topics)", 6, rows.memories(), BATCH
+            "memories (discussion, id, memory_text, date_added, metadata_json, with_topics, chunk)",
+            7,
+            rows.memories(),
+            BATCH,
         )
         self._insert("memory_embeddings (discussion, memory_id, model, dim, vector)", 5, rows.vectors(), VECTORS)
-        self._insert("memory_hash_log (discussion, id, message_hash, timestamp, place)", 5, rows.log(), BATCH)
+        self._insert(
+            "memory_hash_log (discussion, id, message_hash, timestamp, place, sources, follows)", 7, rows.log(), BATCH
+        )
+        self._connection.execute(_SET_HASH_KEY, (rows.hash_key(), self._number, self._number))
         self._connection.execute(_CHANGED, (self._number,))
 
     def _insert(self, table: str, columns: int, rows: Iterator[tuple[object, ...]], size: int) -> None:

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from Middleware.utilities.discussion_state import DiscussionState
+import logging
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+from Middleware.services.memory.chunks import followed_chunks, newest_chunks
+from Middleware.utilities.discussion_state import VECTOR_DATABASE, DiscussionState
 from Middleware.utilities.discussions.discussion_files import Pair
+from Middleware.utilities.discussions.vector_memory import MemoryRow, SearchableMemories
+
+logger = logging.getLogger(__name__)
+
+# Memories from before they followed edits belong to no chunk; so many count as one.
+_WITHOUT_CHUNK = 10
 
 
 def fact_line(fact: str) -> str:
@@ -11,10 +22,44 @@ def fact_line(fact: str) -> str:
 
 
 def facts_on_path(state: DiscussionState) -> list[Pair] | None:
-    """Return the facts of each chunk on the path of the current request, as lines; None if they do not follow it."""
-    return None
+    """Return the facts of each chunk on the path of the current request, as lines; None if they do not follow it.
+
+    Those that belong to no chunk come first. A chunk without facts is left out. The second text of each is the chunk's
+    id. None as well if the database cannot be read. Raises DataKeyError and OSError.
+    """
+    try:
+        found = followed_chunks(state)
+        if found is None:
+            return None
+        with state.memories() as memories:
+            return _facts(memories, [piece.keys.id for piece in found.shown if piece.keys])
+    except sqlite3.Error as error:
+        logger.error("%s cannot be read: %s", state.display(VECTOR_DATABASE), error)
+        return None
 
 
 def newest_facts(state: DiscussionState) -> list[Pair]:
-    """Return the facts of each chunk of the newest trail."""
-    return []
+    """Return the facts of each chunk of the newest trail; none if the database cannot be read."""
+    try:
+        with state.memories() as memories:
+            return _facts(memories, newest_chunks(state, memories))
+    except sqlite3.Error as error:
+        logger.error("%s cannot be read: %s", state.display(VECTOR_DATABASE), error)
+        return []
+
+
+def _facts(memories: SearchableMemories, names: Sequence[str]) -> list[Pair]:
+    rows = list(memories.all_memories())
+    known = memories.chunks_of(row["id"] for row in rows)
+    by_chunk: dict[str, list[MemoryRow]] = {name: [] for name in names}
+    loose: list[MemoryRow] = []
+    for row in rows:
+        group = by_chunk.get(known[row["id"]]) if row["id"] in known else loose
+        if group is not None:
+            group.append(row)
+    groups = [("", loose[start : start + _WITHOUT_CHUNK]) for start in range(0, len(loose), _WITHOUT_CHUNK)]
+    return [(_lines(group), name) for name, group in (*groups, *by_chunk.items()) if group]
+
+
+def _lines(rows: Iterable[MemoryRow]) -> str:
+    return "\n".join(fact_line(row["memory_text"]) for row in rows)

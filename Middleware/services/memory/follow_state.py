@@ -33,7 +33,7 @@ class Conversation:
         client_first, last: see ``WindowFacts``.
         tails: see ``next_tails``.
         used: when a request last belonged to it, in Unix milliseconds.
-        rewritten: how many passes in a row found most of it rewritten.
+        rewritten: kind of memory -> how many passes in a row found most of it rewritten.
         length: the number of its messages at the last pass.
     """
 
@@ -44,7 +44,7 @@ class Conversation:
     last: str = ""
     tails: tuple[Tail, ...] = ()
     used: int = 0
-    rewritten: int = 0
+    rewritten: Mapping[str, int] = field(default_factory=dict)
     length: int = 0
 
     def window(self, kind: str) -> WindowFacts:
@@ -127,7 +127,7 @@ def _as_json(one: Conversation) -> dict[str, object]:
             {"length": tail.length, "beginning": list(tail.beginning), "keys": list(tail.keys)} for tail in one.tails
         ],
         "used": one.used,
-        "rewritten": one.rewritten,
+        "rewritten": dict(one.rewritten),
         "length": one.length,
     }
 
@@ -139,7 +139,7 @@ def _active_as_json(one: Conversation) -> dict[str, list[str]]:
 def _conversation(entry: object) -> Conversation | None:
     if not isinstance(entry, Mapping) or type(entry.get("number")) is not int:
         return None
-    first, active = entry.get("clientFirst"), entry.get("active")
+    first, active, rewritten = (entry.get(key) for key in ("clientFirst", "active", "rewritten"))
     return Conversation(
         number=entry["number"],
         first=_texts(entry.get("first")),
@@ -148,7 +148,9 @@ def _conversation(entry: object) -> Conversation | None:
         last=_text(entry.get("last")),
         tails=tuple(map(_tail, filter(_is_object, _list(entry.get("injected"))))),
         used=_number(entry.get("used")),
-        rewritten=_number(entry.get("rewritten")),
+        rewritten={str(kind): _number(count) for kind, count in rewritten.items()}
+        if isinstance(rewritten, Mapping)
+        else {},
         length=_number(entry.get("length")),
     )
 

@@ -14,6 +14,7 @@ from Middleware.models.process import process
 from Middleware.models.request_context import current_request
 from Middleware.models.run_step import reading
 from Middleware.services.cancellation_service import get_cancellation_service
+from Middleware.services.memory.chunks import chunks_elsewhere
 from Middleware.services.memory.embedding_service import vector_of
 from Middleware.services.memory.memory_settings import HYBRID, KEYWORD, SEMANTIC
 from Middleware.services.memory.memory_store import SAID, SAID_FROM
@@ -76,6 +77,7 @@ def search_memories_fully(state: DiscussionState, search: VectorSearch) -> str:
     rows: list[MemoryRow] = []
     try:
         with reading("vector") as step, state.memories(scope=scope) as memories:
+            memories.leave_out(chunks_elsewhere(state, memories))
             rows = search_memories(memories, search, scope)
             step.attributes["found"] = len(rows)
     # A damaged database must not end the conversation.

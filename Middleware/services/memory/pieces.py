@@ -7,8 +7,11 @@ for readers that know no history, and ``memories_elsewhere.json`` the others, wh
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import sqlite3
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,11 +31,12 @@ from Middleware.utilities.conversations.trail import Piece, Trail, among_others,
 from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.discussions.discussion_files import Pair, pairs_in, read_content, read_object, write_content
 from Middleware.utilities.discussions.message_places import MessagePlace, find_place, place_from_json
+from Middleware.utilities.discussions.vector_memory.searchable import SearchableMemories
 from Middleware.utilities.hashing_utils import hash_messages, recognition_keys
 from Middleware.utilities.once import BoundedCache
 
 T = TypeVar("T")
-FILE_MEMORIES = "file"
+FILE_MEMORIES, CHUNKS = "file", "searchable"
 _KEYS = ("text_block", "hash", "id", "sources", "before", "after", "made")
 # A client rewrites all messages, where most of them are holes in as many passes in a row.
 MOST_REWRITTEN = 3
@@ -45,7 +49,7 @@ _FEWEST = 4
 
 @dataclass(frozen=True)
 class StoredPiece:
-    """A memory of the files.
+    """A memory, or of searchable memories a chunk.
 
     Attributes:
         hash: of the last message that it covers.
@@ -119,14 +123,17 @@ def read_parsed(state: DiscussionState, name: str, parse: Callable[[object], T])
     return content
 
 
-class Followed:
-    """The file memories of one discussion, as one request sees them.
+class Followed(ABC):
+    """The memories of one kind of one discussion, as one request sees them.
 
     Args:
         messages: the history of the request, as the outermost workflow got it.
+
+    Attributes:
+        kind: names it among those of a conversation.
     """
 
-    kind = FILE_MEMORIES
+    kind = ""
 
     def __init__(self, state: DiscussionState, messages: Sequence[Message], settings: MemorySettings) -> None:
         self._state, self._settings = state, settings
@@ -154,9 +161,14 @@ class Followed:
     @cached_property
     def trail(self) -> Trail:
         """The trail of the history, with tombstones."""
-        gone = [Piece(f"deleted {number}", keys, tombstone=True) for number, keys in enumerate(self._follow.tombstones)]
+        gone = [Piece(f"deleted {number}", keys, tombstone=True) for number, keys in enumerate(self._tombstones)]
         pieces = sorted((piece.keys for piece in self._pieces if piece.keys), key=lambda piece: piece.made)
         return trail_of(self.history, [*gone, *pieces], self._conversation.window(self.kind))
+
+    @property
+    def _tombstones(self) -> Sequence[tuple[str, ...]]:
+        """The sources of what must not be made again."""
+        return ()
 
     @property
     def shown(self) -> list[StoredPiece]:
@@ -167,13 +179,8 @@ class Followed:
         return [*unknown, *(by_id[piece.id] for piece in among_others(own, self._others(own)))]
 
     @property
-    def pairs(self) -> list[Pair]:
-        return [piece.pair for piece in self.shown]
-
-    def shown_before(self, index: int) -> list[Pair]:
-        """Return the memories that are shown before a message of the history."""
-        later = {placed.piece.id for placed in self.trail.placed if placed.at and placed.at[0] >= index}
-        return [piece.pair for piece in self.shown if piece.keys is None or piece.keys.id not in later]
+    def discussion_id(self) -> str:
+        return self._state.discussion_id
 
     @property
     def places(self) -> list[int]:
@@ -182,7 +189,7 @@ class Followed:
 
     @property
     def _is_rewritten(self) -> bool:
-        return self._conversation.rewritten >= MOST_REWRITTEN
+        return self._conversation.rewritten.get(self.kind, 0) >= MOST_REWRITTEN
 
     @property
     def _newest_own(self) -> list[Piece]:
@@ -215,30 +222,156 @@ class Followed:
 
     # -- what is read ----------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _load(self) -> tuple[FollowState, list[StoredPiece], list[StoredPiece]]:
-        """Return what is known of the conversations, the memories of the newest trail, and the others."""
-        with self._state.together(MEMORIES_FILE, ELSEWHERE_FILE, ANCHORS_FILE):
-            return read_follow_state(self._state), self._read(MEMORIES_FILE), self._read(ELSEWHERE_FILE)
+        """Return what is stored of the conversations, of the newest trail, and elsewhere."""
 
-    def _read(self, name: str) -> list[StoredPiece]:
-        display = self._state.display(name)
-        return list(read_parsed(self._state, name, lambda found: [] if found is None else pieces_in(found, display)))
+    def _of_other_kinds(self) -> Iterable[tuple[str, Sequence[StoredPiece]]]:
+        """Return the other kinds, with what is stored of them. What cannot be read is left out."""
+        return ()
+
+    def _adopted(self, listed: list[StoredPiece]) -> list[StoredPiece]:
+        """Return the listed memories, with the keys of those that are stored without."""
+        return listed
 
     def _number(self, listed: Sequence[StoredPiece]) -> int | None:
-        by_id = {piece.keys.id: piece.keys for piece in (*self._elsewhere, *listed) if piece.keys}
-        active = {name for one in self._follow.conversations for names in one.active.values() for name in names}
+        number = self._number_by(self.kind, (*self._elsewhere, *listed))
+        if number is not None or not self._follow.conversations:
+            return number
+        found = (self._number_by(kind, pieces) for kind, pieces in self._of_other_kinds())
+        return next((number for number in found if number is not None), None)
+
+    def _number_by(self, kind: str, pieces: Iterable[StoredPiece]) -> int | None:
+        by_id = {piece.keys.id: piece.keys for piece in pieces if piece.keys}
+        active = {name for one in self._follow.conversations for name in one.active.get(kind, ())}
         others = [piece.sources for name, piece in by_id.items() if name not in active]
         known = [
             known_keys(
                 one.number,
                 one.used,
                 one.first,
-                [key for name in one.active.get(self.kind, ()) if name in by_id for key in by_id[name].sources],
+                [key for name in one.active.get(kind, ()) if name in by_id for key in by_id[name].sources],
                 others,
             )
             for one in self._follow.conversations
         ]
         return conversation_of(self._all_keys, known)
+
+    def knows(self, span: range) -> bool:
+        """Return whether a memory was made of just these texts."""
+        sources = tuple(self.history[index].key for index in span)
+        return any(piece.keys is not None and piece.keys.sources == sources for piece in self._pieces)
+
+    # -- what is written -------------------------------------------------------------------------------------------
+
+    def keys_of(self, indexes: Sequence[int]) -> Piece:
+        """Return the keys of a memory that is made of the messages with these indexes, still without an id."""
+        earlier = [one.piece for one in self.trail.placed if one.at and one.at[0] < indexes[0]]
+        hidden = [one.piece for one in self.trail.placed if not one.at]
+        return Piece(
+            "",
+            tuple(self.history[index].key for index in indexes),
+            self.history[indexes[0] - 1].key if indexes[0] else self._conversation.last,
+            next((piece.id for piece in reversed([*hidden, *earlier])), ""),
+        )
+
+    @abstractmethod
+    def _store(self, shown: Sequence[StoredPiece], rest: Sequence[StoredPiece]) -> None:
+        """Store which memories are shown, and the others."""
+
+    def settle(self, rewritten: int | None = None) -> None:
+        """Store which memories fit the history. Raises OSError and DataKeyError.
+
+        ``rewritten``: how many passes in a row have found most of it rewritten; None leaves the number alone.
+        """
+        if self.is_tentative or (len(self.history) <= _FEWEST and not self.shown):
+            return
+        shown = self._linked(self.shown)
+        names = {piece.keys.id for piece in shown if piece.keys}
+        rest = {name: piece for name, piece in self._by_id.items() if name not in names}
+        self._remember_conversation(rewritten)
+        self._store(shown, list(rest.values()))
+        self.refresh()
+
+    def _linked(self, pieces: Iterable[StoredPiece]) -> list[StoredPiece]:
+        """Return memories, those of the trail with the id of the one before."""
+        after: dict[str, str] = {}
+        for one, following in zip([None, *self.trail.placed], self.trail.placed, strict=False):
+            after[following.piece.id] = one.piece.id if one else following.piece.after
+        return [_after(piece, after) for piece in pieces]
+
+    def _seen(self) -> Conversation:
+        """Return the conversation after this request."""
+        one = self._conversation
+        changed = replace(one.seen(self._all_keys, self.history, int(time.time() * 1000)), length=len(self.history))
+        if self._is_rewritten:
+            return changed
+        names = tuple(placed.piece.id for placed in self.trail.placed if not placed.piece.tombstone)
+        return replace(changed, active={**one.active, self.kind: names})
+
+    def _remember_conversation(self, rewritten: int | None) -> None:
+        changed, known = self._seen(), self._follow.find(self._conversation.number)
+        if rewritten is not None:
+            changed = replace(changed, rewritten={**changed.rewritten, self.kind: rewritten})
+        stored = read_follow_state(self._state)
+        if replace(changed, used=0) != replace(known or Conversation(0), used=0) or stored != self._follow:
+            self._follow = self._follow.with_conversation(changed)
+            write_follow_state(self._state, self._follow)
+
+    def _kept(self, rest: Sequence[StoredPiece]) -> list[StoredPiece]:
+        """Return the memories that are kept elsewhere: all of other conversations, and the newest of the others."""
+        active = {name for one in self._follow.conversations for name in one.active.get(self.kind, ())}
+        loose = [piece for piece in rest if piece.keys and piece.keys.id not in active]
+        dropped = {id(piece) for piece in loose[: max(0, len(loose) - self._settings.keep_elsewhere)]}
+        return [piece for piece in rest if id(piece) not in dropped]
+
+    # -- rewritten histories ---------------------------------------------------------------------------------------
+
+    def rewritten_with(self, end: int) -> int:
+        """Return how many passes in a row, with this one, have found most of the history rewritten.
+
+        A branch is shorter, and a return has no holes, so only a client that changes all messages does that.
+        """
+        one = self._conversation
+        known = one.rewritten.get(self.kind, 0)
+        holes = sum(map(len, self.trail.holes(end)))
+        is_storm = (
+            2 * holes > end
+            and len(self.history) >= one.length
+            and len(one.active.get(self.kind, ())) >= _PIECES_OF_A_LONG_TRAIL
+        )
+        return known + 1 if is_storm else 0
+
+
+class FollowedFiles(Followed):
+    """The file memories of one discussion, as one request sees them."""
+
+    kind = FILE_MEMORIES
+
+    def _load(self) -> tuple[FollowState, list[StoredPiece], list[StoredPiece]]:
+        with self._state.together(MEMORIES_FILE, ELSEWHERE_FILE, ANCHORS_FILE):
+            return read_follow_state(self._state), self._read(MEMORIES_FILE), self._read(ELSEWHERE_FILE)
+
+    @property
+    def _tombstones(self) -> Sequence[tuple[str, ...]]:
+        return self._follow.tombstones
+
+    def _of_other_kinds(self) -> Iterable[tuple[str, Sequence[StoredPiece]]]:
+        with contextlib.suppress(sqlite3.Error, StoredDataError, OSError):
+            yield CHUNKS, stored_chunks(self._state, [key for one in self._all_keys for key in one.keys])
+
+    @property
+    def pairs(self) -> list[Pair]:
+        return [piece.pair for piece in self.shown]
+
+    def shown_before(self, index: int) -> list[Pair]:
+        """Return the memories that are shown before a message of the history."""
+        later = {placed.piece.id for placed in self.trail.placed if placed.at and placed.at[0] >= index}
+        return [piece.pair for piece in self.shown if piece.keys is None or piece.keys.id not in later]
+
+    def _read(self, name: str) -> list[StoredPiece]:
+        display = self._state.display(name)
+        return list(read_parsed(self._state, name, lambda found: [] if found is None else pieces_in(found, display)))
 
     def _adopted(self, listed: list[StoredPiece]) -> list[StoredPiece]:
         """Return the listed memories: those without keys with the messages between two places, if both are known."""
@@ -266,11 +399,6 @@ class Followed:
             # It may be missing: then these memories are always shown.
             return {}
 
-    def knows(self, span: range) -> bool:
-        """Return whether a memory was made of just these texts."""
-        sources = tuple(self.history[index].key for index in span)
-        return any(piece.keys is not None and piece.keys.sources == sources for piece in self._pieces)
-
     # -- what is written -------------------------------------------------------------------------------------------
 
     def add(self, indexes: Sequence[int], text: str, stored_hash: str, more: Mapping[str, object]) -> None:
@@ -278,22 +406,13 @@ class Followed:
 
         ``more``: other keys of its entry.
         """
-        sources = tuple(self.history[index].key for index in indexes)
-        if not text:
-            self._follow = self._follow.with_tombstone(sources)
-            self.__dict__.pop("trail", None)
-            return
-        earlier = [one.piece for one in self.trail.placed if one.at and one.at[0] < indexes[0]]
-        hidden = [one.piece for one in self.trail.placed if not one.at]
-        made = max(int(time.time() * 1000), *(piece.keys.made + 1 for piece in self._pieces if piece.keys), 0)
-        keys = Piece(
-            _new_id(sources, text, self._by_id),
-            sources,
-            self.history[indexes[0] - 1].key if indexes[0] else self._conversation.last,
-            next((piece.id for piece in reversed([*hidden, *earlier])), ""),
-            made,
-        )
-        self._listed.append(StoredPiece(text, stored_hash, keys, dict(more)))
+        keys = self.keys_of(indexes)
+        if text:
+            made = max(int(time.time() * 1000), *(piece.keys.made + 1 for piece in self._pieces if piece.keys), 0)
+            keys = replace(keys, id=_new_id(keys.sources, text, self._by_id), made=made)
+            self._listed.append(StoredPiece(text, stored_hash, keys, dict(more)))
+        else:
+            self._follow = self._follow.with_tombstone(keys.sources)
         self.__dict__.pop("trail", None)
 
     def join(self, start: int, end: int, text: str) -> bool:
@@ -311,53 +430,10 @@ class Followed:
         self.settle()
         return True
 
-    def settle(self, rewritten: int | None = None) -> None:
-        """Store which memories fit the history. Raises OSError and DataKeyError.
-
-        ``rewritten``: how many passes in a row have found most of it rewritten; None leaves the number alone.
-        """
-        if self.is_tentative or (len(self.history) <= _FEWEST and not self.shown):
-            return
-        shown = self._linked(self.shown)
-        names = {piece.keys.id for piece in shown if piece.keys}
-        rest = {name: piece for name, piece in self._by_id.items() if name not in names}
-        self._remember_conversation(rewritten)
+    def _store(self, shown: Sequence[StoredPiece], rest: Sequence[StoredPiece]) -> None:
         summary_folds(self._state).keep()
-        self._replace(ELSEWHERE_FILE, self._kept(list(rest.values())))
+        self._replace(ELSEWHERE_FILE, self._kept(rest))
         self._replace(MEMORIES_FILE, shown)
-        self.refresh()
-
-    def _linked(self, pieces: Iterable[StoredPiece]) -> list[StoredPiece]:
-        """Return memories, those of the trail with the id of the one before."""
-        after: dict[str, str] = {}
-        for one, following in zip([None, *self.trail.placed], self.trail.placed, strict=False):
-            after[following.piece.id] = one.piece.id if one else following.piece.after
-        return [_after(piece, after) for piece in pieces]
-
-    def _seen(self) -> Conversation:
-        """Return the conversation after this request."""
-        one = self._conversation
-        changed = replace(one.seen(self._all_keys, self.history, int(time.time() * 1000)), length=len(self.history))
-        if self._is_rewritten:
-            return changed
-        names = tuple(placed.piece.id for placed in self.trail.placed if not placed.piece.tombstone)
-        return replace(changed, active={**one.active, self.kind: names})
-
-    def _remember_conversation(self, rewritten: int | None) -> None:
-        changed, known = self._seen(), self._follow.find(self._conversation.number)
-        if rewritten is not None:
-            changed = replace(changed, rewritten=rewritten)
-        stored = read_follow_state(self._state)
-        if replace(changed, used=0) != replace(known or Conversation(0), used=0) or stored != self._follow:
-            self._follow = self._follow.with_conversation(changed)
-            write_follow_state(self._state, self._follow)
-
-    def _kept(self, rest: list[StoredPiece]) -> list[StoredPiece]:
-        """Return the memories that are kept elsewhere: all of other conversations, and the newest of the others."""
-        active = {name for one in self._follow.conversations for names in one.active.values() for name in names}
-        loose = [piece for piece in rest if piece.keys and piece.keys.id not in active]
-        dropped = {id(piece) for piece in loose[: max(0, len(loose) - self._settings.keep_elsewhere)]}
-        return [piece for piece in rest if id(piece) not in dropped]
 
     def _replace(self, name: str, pieces: Sequence[StoredPiece]) -> None:
         content = [piece.as_json() for piece in pieces]
@@ -365,21 +441,13 @@ class Followed:
         if content != (before or []):
             write_content(self._state, name, content)
 
-    # -- rewritten histories ---------------------------------------------------------------------------------------
 
-    def rewritten_with(self, end: int) -> int:
-        """Return how many passes in a row, with this one, have found most of the history rewritten.
-
-        A branch is shorter, and a return has no holes, so only a client that changes all messages does that.
-        """
-        one = self._conversation
-        holes = sum(map(len, self.trail.holes(end)))
-        is_storm = (
-            2 * holes > end
-            and len(self.history) >= one.length
-            and len(one.active.get(self.kind, ())) >= _PIECES_OF_A_LONG_TRAIL
-        )
-        return one.rewritten + 1 if is_storm else 0
+def stored_chunks(
+    state: DiscussionState, keys: Iterable[str], memories: SearchableMemories | None = None
+) -> list[StoredPiece]:
+    with contextlib.ExitStack() as stack:
+        found = memories or stack.enter_context(state.memories())
+        return [StoredPiece("", "", piece) for piece in found.chunks(keys)]
 
 
 def _after(piece: StoredPiece, after: Mapping[str, str]) -> StoredPiece:
@@ -405,17 +473,26 @@ def _new_id(sources: Iterable[str], text: str, taken: Iterable[str]) -> str:
     return name
 
 
-def followed(state: DiscussionState) -> Followed | None:
+K = TypeVar("K", bound=Followed)
+
+
+def followed(state: DiscussionState) -> FollowedFiles | None:
     """Return what the current request sees of a discussion; None if memories do not follow, or no history is known.
 
     It is made once for each request. Raises UnreadableDataError, DataKeyError and OSError.
     """
+    return followed_as(state, FollowedFiles)
+
+
+def followed_as(state: DiscussionState, kind: type[K]) -> K | None:
+    """Return what the current request sees of the memories of a kind of a discussion; see ``followed``."""
     request = current_request()
     if request is None or not request.history:
         return None
-    found = request.followed.get(state.place)
+    place = f"{kind.kind} {state.place}"
+    found = request.followed.get(place)
     if found is None:
         settings = quiet_memory_settings()
-        found = Followed(state, request.history, settings) if settings.follow_edits else False
-        request.followed[state.place] = found
-    return found if isinstance(found, Followed) else None
+        found = kind(state, request.history, settings) if settings.follow_edits else False
+        request.followed[place] = found
+    return found if isinstance(found, kind) else None

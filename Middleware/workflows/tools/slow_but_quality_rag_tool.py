@@ -29,7 +29,11 @@ from Middleware.workflows.tools.memory.shared import (
     storage_errors_logged,
     stored_memory,
 )
-from Middleware.workflows.tools.memory.vector_memories import VectorMemoryPass, generate_and_store
+from Middleware.workflows.tools.memory.vector_memories import (
+    FollowingVectorPass,
+    VectorMemoryPass,
+    generate_and_store,
+)
 from Middleware.workflows.tools.parallel_llm_processing_tool import ParallelLlmProcessingTool
 
 logger = logging.getLogger(__name__)
@@ -56,7 +60,7 @@ class SlowButQualityRAGTool:
         if settings is None:
             return
         if settings.use_vector and not force_file_memory:
-            VectorMemoryPass(context, settings, state).run()
+            (FollowingVectorPass if settings.follow_edits else VectorMemoryPass)(context, settings, state).run()
         else:
             (FollowingPass if settings.follow_edits else FileMemoryPass)(context, settings, state).run()
 

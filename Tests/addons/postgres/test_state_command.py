@@ -26,12 +26,14 @@ from Middleware.cli.running_server import announced
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import KeySaltError
 from Middleware.models.process import process
+from Middleware.utilities.conversations.trail import Piece
 from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.discussions.client_keys import data_key
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder, discussions
 from Middleware.utilities.discussions.folder_names import own_name
 from Middleware.utilities.discussions.key_salts import SALT_FILE, salt_text
 from Middleware.utilities.discussions.vector_memory import VectorMemories
+from Middleware.utilities.discussions.vector_memory.searchable import Origin
 from Middleware.utilities.encryption_utils import (
     KeySalt,
     cipher_for,
@@ -90,7 +92,9 @@ def full(lab: StateLab) -> StateLab:
     with plain.memories(write=True) as memories:
         memories.store_chunk([("Ünïcode \ud83d", json.dumps({"summary": "owl", "topics": ["zoo"]}))], "h", True)
         memories.delete(1)
-    lab.store("secret", KEY)
+        memories.store_chunk([("ox", "{}")], "i", origin=Origin(Piece("", ("a", "b"), "", "1")))
+    with lab.store("secret", KEY).memories(write=True) as memories:
+        memories.store_chunk([("ox", "{}")], "i", origin=Origin(Piece("", ("a", "b"), "c", "")))
     lab.store("open", KEY, encrypt=False)
     folder = lab.root / "odd"
     folder.mkdir(mode=0o700)
@@ -111,13 +115,19 @@ def documents(root: Path) -> dict[str, bytes]:
     }
 
 
+def _chunk_tables(database: sqlite3.Connection) -> list[str]:
+    names = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+    return sorted({"vector_memory_sources", "memory_chunks"} & names)
+
+
 def databases(root: Path) -> dict[str, list[object]]:
     """All rows of all databases, by the path below the root."""
     found: dict[str, list[object]] = {}
     for path in sorted(root.rglob("*.db")):
         with closing(sqlite3.connect(path)) as database:
             found[str(path.relative_to(root))] = [
-                (table, database.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall()) for table in TABLES
+                (table, database.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall())
+                for table in (*TABLES, *_chunk_tables(database))
             ]
     return found
 
@@ -347,7 +357,7 @@ def test_only_what_is_asked_for_is_exported(full: StateLab, tmp_path: Path) -> N
 def test_the_schema_is_made_once(lab: StateLab) -> None:
     assert lab.run("upgrade")[:2] == (
         0,
-        ["The schema is up to date; applied: 0001_start, 0002_keepsakes, 0003_key_salts."],
+        ["The schema is up to date; applied: 0001_start, 0002_keepsakes, 0003_key_salts, 0004_chunks."],
     )
     assert lab.run("upgrade")[:2] == (0, ["The schema is up to date; applied: nothing."])
 

@@ -8,6 +8,7 @@ if the database is being read just then; and the write-ahead log, which holds ol
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 import time
@@ -15,7 +16,7 @@ from collections.abc import Iterable
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.discussions.vector_memory import schema
-from Middleware.utilities.discussions.vector_memory.schema import Codec, sql_is_clear
+from Middleware.utilities.discussions.vector_memory.schema import Codec, is_token, sql_is_clear
 from Middleware.utilities.sqlite import set_pragma, transaction, when_free
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,22 @@ def has_clear_rows(database: sqlite3.Connection) -> bool:
         f"SELECT 1 FROM memories WHERE {sql_is_clear('memory_text')} OR {sql_is_clear('metadata_json')} LIMIT 1",
         "SELECT 1 FROM memory_embeddings WHERE typeof(vector) <> 'text' LIMIT 1",
     )
-    return any(database.execute(check).fetchone() for check in checks)
+    if any(database.execute(check).fetchone() for check in checks):
+        return True
+    return _has_chunks(database) and not is_token(_hash_key(database)) and bool(_sources(database))
+
+
+def _has_chunks(database: sqlite3.Connection) -> bool:
+    return not schema.CHUNK_NAMES - schema.table_names(database)
+
+
+def _hash_key(database: sqlite3.Connection) -> str | None:
+    row = database.execute("SELECT sources FROM vector_memory_sources WHERE log_id = 0").fetchone()
+    return None if row is None else row[0]
+
+
+def _sources(database: sqlite3.Connection) -> list[sqlite3.Row]:
+    return database.execute("SELECT log_id, sources, before FROM vector_memory_sources WHERE log_id > 0").fetchall()
 
 
 def convert(database: sqlite3.Connection, source: Codec, target: Codec, scope: CancelScope | None = None) -> None:
@@ -46,6 +62,8 @@ def convert(database: sqlite3.Connection, source: Codec, target: Codec, scope: C
         remember_indexed_topics(database, source)
         _convert_memories(database, source, target)
         _convert_vectors(database, source, target)
+        if _has_chunks(database):
+            _convert_sources(database, source, target)
         write_index(database, target)
         if target.active:
             mark_old_pages(database)
@@ -115,6 +133,27 @@ def _convert_vectors(database: sqlite3.Connection, source: Codec, target: Codec)
         "UPDATE memory_embeddings SET vector = ? WHERE memory_id = ? AND model = ?",
         ((target.encode_vector(source.decode_vector(row["vector"])), row["memory_id"], row["model"]) for row in rows),
     )
+
+
+def _convert_sources(database: sqlite3.Connection, source: Codec, target: Codec) -> None:
+    """Store the key of the hashes as ``target`` does; without one, make it and the hashes."""
+    known = _hash_key(database)
+    hash_key = source.decode_text(known) if known else target.new_hash_key()
+    if not known and hash_key:
+        rows = [
+            (
+                schema.keys_as_json(schema.stored_key(key, hash_key) for key in json.loads(row[1])),
+                schema.stored_key(row[2], hash_key),
+                row[0],
+            )
+            for row in _sources(database)
+        ]
+        database.executemany("UPDATE vector_memory_sources SET sources = ?, before = ? WHERE log_id = ?", rows)
+    if hash_key:
+        database.execute(
+            "INSERT OR REPLACE INTO vector_memory_sources (log_id, sources) VALUES (0, ?)",
+            (target.encode_text(hash_key),),
+        )
 
 
 def mark_old_pages(database: sqlite3.Connection) -> None:

@@ -25,7 +25,7 @@ import math
 import re
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -72,12 +72,14 @@ class KeywordSearch:
         phrases: literal FTS5 phrases, of which a row needs one.
         weights: of the five index columns; None: all alike.
         use_recency: the rank is multiplied by ``recency_score(date_added)``.
+        left_out: ids of rows that are not found. They count in how common a phrase is.
     """
 
     phrases: Sequence[str]
     limit: int = 15
     weights: Sequence[float] | None = None
     use_recency: bool = False
+    left_out: Collection[int] = ()
 
 
 def split_query(query: str) -> list[str]:
@@ -145,6 +147,8 @@ def search_ids(database: sqlite3.Connection, search: KeywordSearch, scope: Cance
     """Return the ids of the best rows, best first. Raises sqlite3.Error and EarlyTerminationException."""
     if not search.phrases or search.limit < 1:
         return []
+    if search.left_out:
+        _note_left_out(database, search.left_out)
     try:
         database.set_progress_handler(_Clock(scope), _STEPS)
         return _best(database, search, MOST_MATCHES)
@@ -155,6 +159,12 @@ def search_ids(database: sqlite3.Connection, search: KeywordSearch, scope: Cance
         return _best_without_time_limit(database, search, scope)
     finally:
         database.set_progress_handler(None, 0)
+
+
+def _note_left_out(database: sqlite3.Connection, numbers: Collection[int]) -> None:
+    database.execute("CREATE TEMP TABLE IF NOT EXISTS left_out (id INTEGER PRIMARY KEY)")
+    database.execute("DELETE FROM left_out")
+    database.executemany("INSERT INTO left_out VALUES (?)", [(number,) for number in numbers])
 
 
 def search_present_ids(
@@ -216,6 +226,8 @@ def _ranked(
     weights: list[float | str] = list(search.weights or ())
     score = f"bm25(memories_fts{', ?' * len(weights)})"
     matches = f"SELECT rowid, {score} AS score FROM memories_fts WHERE memories_fts MATCH ?"
+    if search.left_out:
+        matches += " AND rowid NOT IN (SELECT id FROM left_out)"
     values = [*weights, " OR ".join(phrases)]
     if newest is not None:
         matches, values = f"SELECT rowid, score FROM ({matches} ORDER BY rowid DESC LIMIT ?)", [*values, newest]

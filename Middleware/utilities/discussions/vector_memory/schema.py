@@ -6,16 +6,19 @@ Texts and vectors are stored in clear, or as the tokens of a key.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import math
 import os
+import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from Middleware.exceptions import DataKeyError
 from Middleware.utilities import encryption_utils, sqlite
+from Middleware.utilities.conversations.message_keys import KEY_DIGITS
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Middleware.utilities.text_utils import without_surrogates
 
@@ -36,12 +39,27 @@ TOPICS_TABLE = "CREATE TABLE IF NOT EXISTS memory_indexed_topics (memory_id INTE
 PLACES_TABLE = "CREATE TABLE IF NOT EXISTS vector_memory_hash_places (log_id INTEGER PRIMARY KEY, place TEXT NOT NULL)"
 """Where the logged messages stood, as JSON: their hashes alone do not tell equal messages apart."""
 
+CHUNK_TABLES = (
+    "CREATE TABLE IF NOT EXISTS vector_memory_sources (log_id INTEGER PRIMARY KEY, sources TEXT, before TEXT, "
+    "after TEXT)",
+    "CREATE TABLE IF NOT EXISTS memory_chunks (memory_id INTEGER PRIMARY KEY, log_id INTEGER)",
+)
+"""Which messages the memories of a chunk were made of, and which chunk each is of. Only those that follow edits have
+them. If keys are stored as keyed hashes, the key of these stands under the id 0."""
+CHUNK_NAMES = frozenset({"vector_memory_sources", "memory_chunks"})
+
 FORGET = (
     "DELETE FROM memories_fts WHERE rowid = ?",
     "DELETE FROM memory_embeddings WHERE memory_id = ?",
     "DELETE FROM memory_indexed_topics WHERE memory_id = ?",
 )
-"""All that belongs to the memory with an id."""
+"""What belongs to the memory with an id."""
+FORGET_ENTRY = (
+    "DELETE FROM vector_memory_hash_log WHERE id = ?",
+    "DELETE FROM vector_memory_hash_places WHERE log_id = ?",
+    "DELETE FROM vector_memory_sources WHERE log_id = ?",
+)
+"""What belongs to the entry of the log with an id."""
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS memories (id INTEGER PRIMARY KEY, discussion_id TEXT NOT NULL, "
@@ -68,12 +86,23 @@ RECENCY_BONUS = 1.5
 
 def table_names(connection: sqlite3.Connection) -> frozenset[str]:
     rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-    return ALL_NAMES & {row[0] for row in rows}
+    return (ALL_NAMES | CHUNK_NAMES) & {row[0] for row in rows}
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
     for statement in TABLES:
         connection.execute(statement)
+
+
+def create_chunk_tables(connection: sqlite3.Connection) -> None:
+    for statement in CHUNK_TABLES:
+        connection.execute(statement)
+
+
+def insert_sources(connection: sqlite3.Connection, entry: int, keys: Sequence[str], after: str | None) -> None:
+    """Store what a chunk was made of: the key of the message before it, and those of its messages."""
+    values = entry, keys_as_json(keys[1:]), keys[0], after
+    connection.execute("INSERT INTO vector_memory_sources VALUES (?, ?, ?, ?)", values)
 
 
 def parse_metadata(text: str | None) -> dict[str, object]:
@@ -187,6 +216,15 @@ def sql_is_clear(column: str) -> str:
     )
 
 
+def stored_key(key: str, hash_key: str) -> str:
+    """Return the key of a message as it is stored. A bare hash of a short message could be guessed."""
+    return hmac.digest(bytes.fromhex(hash_key), key.encode(), "sha256").hex()[:KEY_DIGITS] if key and hash_key else key
+
+
+def keys_as_json(keys: Iterable[str]) -> str:
+    return json.dumps(list(keys), separators=(",", ":"))
+
+
 class Codec:
     """Encodes values for storage and decodes them. Tokens are text, those of vectors too.
 
@@ -205,6 +243,10 @@ class Codec:
 
     def decode_text(self, value: Any) -> Any:
         return self._plain(value).decode("utf-8") if is_token(value) else value
+
+    def new_hash_key(self) -> str:
+        """Return a random key for the hashes of keys of messages; "" in clear. It is stored as a text is."""
+        return secrets.token_hex(32) if self.active else ""
 
     def encode_vector(self, vector: bytes) -> bytes | str:
         return self._cipher.encrypt(vector).decode("ascii") if self.active else vector

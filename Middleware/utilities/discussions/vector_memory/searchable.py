@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Self, TypedDict, TypeVar
+from typing import NamedTuple, Self, TypedDict, TypeVar
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.run_step import writing
+from Middleware.utilities.conversations.trail import Piece
 from Middleware.utilities.discussions.message_places import LoggedMessage, MessagePlace, place_from_text
 from Middleware.utilities.discussions.vector_memory import schema
 from Middleware.utilities.discussions.vector_memory.cache import RowsState, vectors_of
@@ -55,6 +56,33 @@ class NewMemory:
     with_topics: bool
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What a new chunk is made of.
+
+    Attributes:
+        keys: its sources, the key before them and the id of the chunk before it; its own id is not known yet.
+        following: the entry in the log of the chunk behind it, if it fills a hole.
+    """
+
+    keys: Piece
+    following: int | None = None
+
+
+class ChunkRow(NamedTuple):
+    """What a chunk was made of, as stored.
+
+    Attributes:
+        entry: its id in the log.
+        keys: the key of the message before it, "" for none, and those of its messages.
+        after: the id of the chunk before it, "" for none.
+    """
+
+    entry: int
+    keys: Sequence[str]
+    after: str
+
+
 class NewVector(TypedDict):
     """A vector to store; ``vector`` as stored, ``dim``: how many numbers it has."""
 
@@ -79,6 +107,7 @@ class SearchableMemories(ABC):
     def __init__(self, discussion_id: str = "", cipher: Cipher = NO_CIPHER, scope: CancelScope | None = None) -> None:
         self.discussion_id = discussion_id
         self._cipher, self._codec, self._scope = cipher, Codec(cipher), scope
+        self._left_out: frozenset[int] = frozenset()
 
     def __enter__(self) -> Self:
         return self
@@ -103,19 +132,81 @@ class SearchableMemories(ABC):
             self._codec = Codec(self._cipher)
 
     # -- the log of processed messages ---------------------------------------------------------------------------
-    def logged_messages(self, limit: int = 10) -> list[LoggedMessage]:
-        """Return the last messages of the chunks that were processed last, newest first."""
+    def logged_messages(self, limit: int = 10, with_origin: bool = True) -> list[LoggedMessage]:
+        """Return the last messages of the chunks that were processed last, newest first.
+
+        ``with_origin``: also those of the chunks that ``chunks`` returns.
+        """
         return [
             LoggedMessage(message_hash, place_from_text(place))
-            for message_hash, place in self._log_rows(row_limit(limit))
+            for message_hash, place in self._log_rows(row_limit(limit), with_origin)
         ]
 
-    def log_hash(self, message_hash: str, place: MessagePlace | None = None) -> None:
-        """Log the last message of a processed chunk, with its position if that is known."""
-        self._transact(lambda: self._insert_hash(message_hash, place))
+    def log_hash(self, message_hash: str, place: MessagePlace | None = None, origin: Origin | None = None) -> None:
+        """Log the last message of a processed chunk, with its position if that is known, and what it was made of."""
+        self._transact(lambda: self._insert_hash(message_hash, place, origin, ()))
 
-    def _insert_hash(self, message_hash: str, place: MessagePlace | None) -> None:
-        self._insert_log(message_hash, utc_now(), None if place is None else json.dumps(place.as_json()))
+    def _insert_hash(
+        self, message_hash: str, place: MessagePlace | None, origin: Origin | None, numbers: Sequence[int]
+    ) -> None:
+        text, following = None if place is None else json.dumps(place.as_json()), origin.following if origin else None
+        entry = self._insert_log(message_hash, utc_now(), text, following)
+        if origin is not None:
+            self._create_chunks()
+            hash_key = self._hash_key(make=True)
+            keys = [schema.stored_key(key, hash_key) for key in (origin.keys.before, *origin.keys.sources)]
+            self._insert_chunk(ChunkRow(entry, keys, origin.keys.after), numbers)
+
+    # -- what chunks were made of --------------------------------------------------------------------------------
+    def chunks(self, known: Iterable[str] = ()) -> list[Piece]:
+        """Return the keys of the messages that each chunk was made of, oldest first; one without memories is included.
+
+        The ``id`` of each is that of its entry in the log, as text, and ``made`` the same as a number. Chunks from
+        before memories followed edits are missing.
+
+        Args:
+            known: keys of messages, such as those of a history. Of an encrypted discussion, only these come back as
+                they are; any other is a hash, which is equal for equal keys.
+        """
+        rows, hash_key = self._chunk_rows(), self._hash_key()
+        plain = {schema.stored_key(key, hash_key): key for key in known} if hash_key and rows else {}
+        found = []
+        for entry, stored, after in rows:
+            before, *sources = (plain.get(key, key) for key in stored)
+            found.append(Piece(str(entry), tuple(sources), before, after, entry))
+        return found
+
+    def chunks_of(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Return the chunk of each of these memories, as ``chunks`` names it; those without one are left out."""
+        wanted = set(numbers)
+        return {number: str(entry) for number, entry in self._members(None) if number in wanted}
+
+    def facts_of(self, chunks: Iterable[str]) -> dict[str, list[MemoryRow]]:
+        """Return the memories of each of these chunks, oldest first; an empty list for one without."""
+        found: dict[str, list[MemoryRow]] = {name: [] for name in chunks}
+        members = dict(self._members([int(name) for name in found]))
+        for row in self.by_ids(sorted(members)):
+            found[str(members[row["id"]])].append(row)
+        return found
+
+    def leave_out(self, chunks: Iterable[str]) -> None:
+        """Let no later search find the memories of these chunks."""
+        entries = [int(name) for name in chunks]
+        self._left_out = frozenset(number for number, _ in self._members(entries)) if entries else frozenset()
+
+    def settle_chunks(self, after: Mapping[str, str], dropped: Iterable[str]) -> None:
+        """Store which chunk stands before each of some, and delete others with their memories."""
+        gone = [int(name) for name in dropped]
+        if after or gone:
+            self._transact(lambda: self._change_chunks({int(name): after[name] for name in after}, gone))
+
+    def _hash_key(self, make: bool = False) -> str:
+        """Return the key of the hashes of keys; "" if these are stored as they are. ``make``: in a transaction."""
+        stored = self._stored_hash_key()
+        if not stored and make and (new := self._codec.new_hash_key()):
+            self._insert_hash_key(self._codec.encode_text(new))
+            return new
+        return str(self._codec.decode_text(stored)) if stored else ""
 
     # -- chunks that failed --------------------------------------------------------------------------------------
     @abstractmethod
@@ -137,6 +228,7 @@ class SearchableMemories(ABC):
         message_hash: str | None,
         index_topics: bool = False,
         place: MessagePlace | None = None,
+        origin: Origin | None = None,
     ) -> list[int]:
         """Store the memories of a chunk, log the chunk as processed, and return the rows' ids; all or nothing.
 
@@ -145,6 +237,7 @@ class SearchableMemories(ABC):
             message_hash: of the chunk; None logs nothing.
             index_topics: let ``topics`` of the metadata be found too.
             place: the position of the chunk's last message.
+            origin: the messages of a chunk that follows edits.
 
         Raises ValueError for metadata that is not a JSON object.
         """
@@ -157,7 +250,7 @@ class SearchableMemories(ABC):
         def store() -> list[int]:
             numbers = self._insert_memories(ready)
             if message_hash is not None:
-                self._insert_hash(message_hash, place)
+                self._insert_hash(message_hash, place, origin, numbers)
             return numbers
 
         with writing("vector", [text for text, _ in items], len(items), message_hash):
@@ -192,7 +285,7 @@ class SearchableMemories(ABC):
     ) -> list[MemoryRow]:
         """Return the memories that fit the terms of ``query`` best; see ``keyword_search``."""
         limit = row_limit(limit)
-        search = KeywordSearch(phrases_of(query), limit, usable_weights(bm25_weights), use_recency)
+        search = KeywordSearch(phrases_of(query), limit, usable_weights(bm25_weights), use_recency, self._left_out)
         if not self.exists or not search.phrases or limit < 1:
             return []
         return self.by_ids(self._search(search))
@@ -201,7 +294,7 @@ class SearchableMemories(ABC):
         """Return the ids of memories with one of some FTS5 phrases, at most ``MOST_WITH_PHRASE``."""
         if not self.exists:
             return []
-        return self._search(KeywordSearch(phrases, MOST_WITH_PHRASE))
+        return self._search(KeywordSearch(phrases, MOST_WITH_PHRASE, left_out=self._left_out))
 
     def _search(self, search: KeywordSearch) -> list[int]:
         numbers = self._search_stored_index(search)
@@ -217,7 +310,7 @@ class SearchableMemories(ABC):
         vectors = vectors_of(self.place, model, self._cipher).current(
             self._rows_state, lambda known: self.embeddings(model, False, known), self._scope
         )
-        return vectors.nearest(vector, row_limit(limit))
+        return vectors.nearest(vector, row_limit(limit), self._left_out)
 
     def by_ids(self, numbers: Sequence[int]) -> list[MemoryRow]:
         """Return the memories with these ids, in their order; missing ones are left out."""
@@ -235,8 +328,9 @@ class SearchableMemories(ABC):
 
     def newest(self, limit: int, before: int | None = None) -> list[MemoryRow]:
         """Return the newest memories, of those with an id below ``before``, newest first."""
-        rows = self._newest_rows(row_limit(limit), MOST_ROWS if before is None else row_limit(before))
-        return [self._in_clear(row) for row in rows]
+        most = row_limit(limit)
+        rows = self._newest_rows(most + len(self._left_out), MOST_ROWS if before is None else row_limit(before))
+        return [self._in_clear(row) for row in rows if row["id"] not in self._left_out][:most]
 
     # -- vectors -------------------------------------------------------------------------------------------------
     def add_embeddings(self, embeddings: Sequence[tuple[int, bytes]], model: str) -> int:
@@ -328,8 +422,28 @@ class SearchableMemories(ABC):
         """Return the number of memories that have no vector of this model."""
 
     @abstractmethod
-    def _log_rows(self, limit: int) -> list[tuple[str, str | None]]:
-        """Return the hashes and places (JSON) of the log, newest first."""
+    def _log_rows(self, limit: int, with_origin: bool) -> list[tuple[str, str | None]]:
+        """Return the hashes and places (JSON) of the log, newest first.
+
+        ``with_origin``: also those of chunks of which it is stored what they were made of.
+        """
+
+    @property
+    @abstractmethod
+    def has_chunks(self) -> bool:
+        """Whether it is known of any memory which messages it was made of."""
+
+    @abstractmethod
+    def _chunk_rows(self) -> list[ChunkRow]:
+        """Return what the chunks were made of, by entry; those without it are left out."""
+
+    @abstractmethod
+    def _members(self, entries: Sequence[int] | None) -> list[tuple[int, int]]:
+        """Return the memories of the chunks with these entries in the log (None: of all), each with its entry."""
+
+    @abstractmethod
+    def _stored_hash_key(self) -> str | None:
+        """Return the key of the hashes of keys as it is stored; without one, the keys are stored as they are."""
 
     @abstractmethod
     def _rows_by_ids(self, numbers: Sequence[int]) -> Iterable[MemoryRow]:
@@ -366,8 +480,27 @@ class SearchableMemories(ABC):
 
     # -- statements: writing, inside ``_transact`` or ``_rewrite`` -------------------------------------------------
     @abstractmethod
-    def _insert_log(self, message_hash: str, timestamp: str, place: str | None) -> None:
-        """Add to the log, with a time that is not before that of any other entry."""
+    def _insert_log(self, message_hash: str, timestamp: str, place: str | None, following: int | None) -> int:
+        """Add to the log, with a time that is not before that of any other entry, and return the entry's id.
+
+        ``following``: the entry of the chunk behind this one, whose time it then has.
+        """
+
+    @abstractmethod
+    def _create_chunks(self) -> None:
+        """Make the place for what chunks were made of."""
+
+    @abstractmethod
+    def _insert_chunk(self, row: ChunkRow, numbers: Sequence[int]) -> None:
+        """Store what a chunk with these memories was made of."""
+
+    @abstractmethod
+    def _insert_hash_key(self, stored: str | None) -> None:
+        """Store the key of the hashes of keys."""
+
+    @abstractmethod
+    def _change_chunks(self, after: Mapping[int, str], gone: Sequence[int]) -> None:
+        """Replace the chunk before some, and delete others with their entries, memories and vectors."""
 
     @abstractmethod
     def _insert_memories(self, memories: Sequence[NewMemory]) -> list[int]:

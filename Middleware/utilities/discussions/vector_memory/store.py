@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeVar, cast
 
 from Middleware.models.cancel_scope import CancelScope
@@ -16,6 +17,7 @@ from Middleware.utilities.discussions.vector_memory.encrypted_index import Store
 from Middleware.utilities.discussions.vector_memory.keyword_search import KeywordSearch, search_present_ids
 from Middleware.utilities.discussions.vector_memory.schema import Codec, is_token
 from Middleware.utilities.discussions.vector_memory.searchable import (
+    ChunkRow,
     MemoryRow,
     NewMemory,
     NewVector,
@@ -89,12 +91,12 @@ class VectorMemories(SearchableMemories):
         if self._codec.active:
             database.execute("PRAGMA secure_delete = ON")
         sqlite.use_write_ahead_log(database)
-        if self._tables != schema.ALL_NAMES:
+        if schema.ALL_NAMES - self._tables:
             with sqlite.transaction(database, self._scope):
                 schema.create_tables(database)
                 if self.exists and "memories_fts" not in self._tables:
                     conversion.write_index(database, self._codec)
-            self._tables = schema.ALL_NAMES
+            self._tables |= schema.ALL_NAMES
         if self._codec.active and conversion.has_clear_rows(database):
             conversion.convert(database, self._codec, self._codec, self._scope)
         else:
@@ -108,8 +110,13 @@ class VectorMemories(SearchableMemories):
 
     def _transact(self, action: Callable[[], T], compare: bool = False) -> T:
         # The lock on the discussion is a file of this machine, which its holder cannot lose.
-        with sqlite.transaction(self._db, self._scope):
-            return action()
+        tables = self._tables
+        try:
+            with sqlite.transaction(self._db, self._scope):
+                return action()
+        except BaseException:
+            self._tables = tables
+            raise
 
     def _rewrite(self, action: Callable[[], None]) -> None:
         # What a user deletes must not stay readable in the file; deleted rows of the index would leave their words.
@@ -148,19 +155,41 @@ class VectorMemories(SearchableMemories):
             )
         ]
 
-    def _log_rows(self, limit: int) -> list[tuple[str, str | None]]:
+    def _log_rows(self, limit: int, with_origin: bool) -> list[tuple[str, str | None]]:
         place = (
             "(SELECT place FROM vector_memory_hash_places WHERE log_id = l.id)"
             if "vector_memory_hash_places" in self._tables
             else "NULL"
         )
+        without = "WHERE id NOT IN (SELECT log_id FROM vector_memory_sources) "
+        without = "" if with_origin or not self.has_chunks else without
         rows = self._all(
             "vector_memory_hash_log",
-            f"SELECT l.message_hash, {place} FROM vector_memory_hash_log l "
+            f"SELECT l.message_hash, {place} FROM vector_memory_hash_log l {without}"
             "ORDER BY l.timestamp DESC, l.id DESC LIMIT ?",
             (limit,),
         )
         return [(row[0], row[1]) for row in rows]
+
+    @property
+    def has_chunks(self) -> bool:
+        return "memory_chunks" in self._tables
+
+    def _chunk_rows(self) -> list[ChunkRow]:
+        rows = self._all(
+            "vector_memory_sources",
+            "SELECT log_id, sources, before, after FROM vector_memory_sources WHERE log_id > 0 ORDER BY log_id",
+        )
+        return [ChunkRow(row[0], [row[2], *json.loads(row[1])], row[3]) for row in rows]
+
+    def _members(self, entries: Sequence[int] | None) -> list[tuple[int, int]]:
+        rows = self._all("memory_chunks", "SELECT memory_id, log_id FROM memory_chunks ORDER BY memory_id")
+        wanted = None if entries is None else set(entries)
+        return [(row[0], row[1]) for row in rows if wanted is None or row[1] in wanted]
+
+    def _stored_hash_key(self) -> str | None:
+        row = self._one("vector_memory_sources", "SELECT sources FROM vector_memory_sources WHERE log_id = 0")
+        return row[0] if row else None
 
     def _rows_by_ids(self, numbers: Sequence[int]) -> Iterator[MemoryRow]:
         for start in range(0, len(numbers), _MOST_VALUES):
@@ -252,15 +281,40 @@ class VectorMemories(SearchableMemories):
         return {row[0] for row in rows if not is_token(row[2]) and conversion.holds_topics(row[1], row[2])}
 
     # -- writing -------------------------------------------------------------------------------------------------
-    def _insert_log(self, message_hash: str, timestamp: str, place: str | None) -> None:
+    def _insert_log(self, message_hash: str, timestamp: str, place: str | None, following: int | None) -> int:
         # A clock may have been set back, or been wrong; what comes later must count as newer all the same.
         row = self._db.execute(
-            "INSERT INTO vector_memory_hash_log (discussion_id, message_hash, timestamp) SELECT "
-            "?, ?, max(?, coalesce((SELECT max(timestamp) FROM vector_memory_hash_log), ''))",
-            (self.discussion_id, message_hash, timestamp),
+            "INSERT INTO vector_memory_hash_log (discussion_id, message_hash, timestamp) SELECT ?, ?, "
+            "coalesce((SELECT timestamp FROM vector_memory_hash_log WHERE id = ?), "
+            "max(?, coalesce((SELECT max(timestamp) FROM vector_memory_hash_log), '')))",
+            (self.discussion_id, message_hash, following, timestamp),
         )
+        assert row.lastrowid is not None
         if place is not None:
             self._db.execute("INSERT OR REPLACE INTO vector_memory_hash_places VALUES (?, ?)", (row.lastrowid, place))
+        return row.lastrowid
+
+    def _create_chunks(self) -> None:
+        schema.create_chunk_tables(self._db)
+        self._tables |= schema.CHUNK_NAMES
+
+    def _insert_chunk(self, row: ChunkRow, numbers: Sequence[int]) -> None:
+        schema.insert_sources(self._db, row.entry, row.keys, row.after)
+        self._db.executemany(
+            "INSERT OR REPLACE INTO memory_chunks VALUES (?, ?)", [(number, row.entry) for number in numbers]
+        )
+
+    def _insert_hash_key(self, stored: str | None) -> None:
+        self._db.execute("INSERT INTO vector_memory_sources (log_id, sources) VALUES (0, ?)", (stored,))
+
+    def _change_chunks(self, after: Mapping[int, str], gone: Sequence[int]) -> None:
+        self._db.executemany(
+            "UPDATE vector_memory_sources SET after = ? WHERE log_id = ?", [(after[entry], entry) for entry in after]
+        )
+        for number, _ in self._members(gone) if gone else ():
+            self._delete_memory(number)
+        for statement in schema.FORGET_ENTRY:
+            self._db.executemany(statement, [(entry,) for entry in gone])
 
     def _insert_memories(self, memories: Sequence[NewMemory]) -> list[int]:
         return [self._insert(memory) for memory in memories]
@@ -273,8 +327,7 @@ class VectorMemories(SearchableMemories):
         number = row.lastrowid
         assert number is not None
         # SQLite uses the id of the newest row again once that row was deleted by hand.
-        for statement in schema.FORGET:
-            self._db.execute(statement, (number,))
+        self._forget(number)
         if memory.with_topics:
             self._db.execute("INSERT OR IGNORE INTO memory_indexed_topics VALUES (?)", (number,))
         if not self._codec.active:
@@ -297,15 +350,15 @@ class VectorMemories(SearchableMemories):
 
     def _delete_memory(self, number: int) -> None:
         self._db.execute("DELETE FROM memories WHERE id = ?", (number,))
+        self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        """Delete all that belongs to the memory with an id."""
         for statement in schema.FORGET:
             self._db.execute(statement, (number,))
+        if self.has_chunks:
+            self._db.execute("DELETE FROM memory_chunks WHERE memory_id = ?", (number,))
 
     def _delete_everything(self) -> None:
-        for table in (
-            "memories",
-            "memory_embeddings",
-            "memory_indexed_topics",
-            "vector_memory_hash_log",
-            "vector_memory_hash_places",
-        ):
+        for table in sorted(self._tables - {"memories_fts"}):
             self._db.execute(f"DELETE FROM {table}")

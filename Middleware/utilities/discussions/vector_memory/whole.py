@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator
@@ -21,13 +22,14 @@ START = -1 << 63
 
 
 class WholeMemory(NamedTuple):
-    """A memory; ``with_topics``: its topics are searched."""
+    """A memory; ``with_topics``: its topics are searched; ``chunk``: the entry of the log that it belongs to."""
 
     id: int
     memory_text: str
     date_added: str
     metadata_json: str | None
     with_topics: bool
+    chunk: int | None = None
 
 
 class WholeVector(NamedTuple):
@@ -40,12 +42,19 @@ class WholeVector(NamedTuple):
 
 
 class WholeLogEntry(NamedTuple):
-    """An entry of the log of processed messages."""
+    """An entry of the log of processed messages.
+
+    Attributes:
+        sources: what its chunk was made of, as JSON: the key of the message before it, and those of its messages.
+        follows: the id of the chunk before it.
+    """
 
     id: int
     message_hash: str
     timestamp: str
     place: str | None
+    sources: str | None = None
+    follows: str | None = None
 
 
 class WholeMemories(Protocol):
@@ -57,6 +66,9 @@ class WholeMemories(Protocol):
         """Return the vectors by id and model."""
 
     def log(self) -> Iterator[WholeLogEntry]: ...
+
+    def hash_key(self) -> str | None:
+        """Return the key of the hashes in ``sources`` as it is stored."""
 
 
 class _AsStored(Cipher):
@@ -78,7 +90,7 @@ class DatabaseFile(VectorMemories):
             self._database.execute("BEGIN")
 
     def memories(self) -> Iterator[WholeMemory]:
-        after = START
+        after, chunks = START, dict(self._members(None))
         while rows := self._stored_rows(after, BATCH):
             after = rows[-1].id
             for row in rows:
@@ -88,6 +100,7 @@ class DatabaseFile(VectorMemories):
                     _text(row.date_added) or "",
                     _text(row.metadata_json),
                     row.with_topics,
+                    chunks.get(row.id),
                 )
 
     def vectors(self) -> Iterator[WholeVector]:
@@ -109,11 +122,17 @@ class DatabaseFile(VectorMemories):
             if "vector_memory_hash_places" in self._tables
             else "NULL"
         )
+        chunks = {row.entry: (schema.keys_as_json(row.keys), row.after) for row in self._chunk_rows()}
         for row in self._all(
             "vector_memory_hash_log",
             f"SELECT id, message_hash, timestamp, {place} FROM vector_memory_hash_log l ORDER BY id",
         ):
-            yield WholeLogEntry(row[0], _text(row[1]) or "", _text(row[2]) or "", _text(row[3]))
+            yield WholeLogEntry(
+                row[0], _text(row[1]) or "", _text(row[2]) or "", _text(row[3]), *chunks.get(row[0], (None, None))
+            )
+
+    def hash_key(self) -> str | None:
+        return self._stored_hash_key()
 
 
 def write_file(path: str, discussion_id: str, rows: WholeMemories, mode: int) -> None:
@@ -134,6 +153,9 @@ def write_file(path: str, discussion_id: str, rows: WholeMemories, mode: int) ->
                     )
                     if memory.with_topics:
                         database.execute("INSERT INTO memory_indexed_topics VALUES (?)", (memory.id,))
+                    if memory.chunk is not None:
+                        schema.create_chunk_tables(database)
+                        database.execute("INSERT INTO memory_chunks VALUES (?, ?)", (memory.id, memory.chunk))
                 database.executemany("INSERT INTO memory_embeddings VALUES (?, ?, ?, ?)", map(_vector, rows.vectors()))
                 for entry in rows.log():
                     database.execute(
@@ -142,6 +164,12 @@ def write_file(path: str, discussion_id: str, rows: WholeMemories, mode: int) ->
                     )
                     if entry.place is not None:
                         database.execute("INSERT INTO vector_memory_hash_places VALUES (?, ?)", (entry.id, entry.place))
+                    if entry.sources is not None:
+                        schema.create_chunk_tables(database)
+                        schema.insert_sources(database, entry.id, json.loads(entry.sources), entry.follows)
+                if hash_key := rows.hash_key():
+                    schema.create_chunk_tables(database)
+                    database.execute("INSERT INTO vector_memory_sources (log_id, sources) VALUES (0, ?)", (hash_key,))
                 # The index of an encrypted database exists only in memory.
                 if not encrypted:
                     conversion.write_index(database, Codec())

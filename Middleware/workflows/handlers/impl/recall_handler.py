@@ -135,6 +135,7 @@ class RecallHandler(BaseHandler):
     ) -> Recalled | None:
         import sqlite3
 
+        from Middleware.services.memory.chunks import chunks_elsewhere
         from Middleware.services.memory.recall import recall
 
         scope = context.request.cancel_scope
@@ -146,6 +147,8 @@ class RecallHandler(BaseHandler):
                 opened.enter_context(index)
                 search = self._search(context, remembered)
                 facts = opened.enter_context(state.memories(scope=scope)) if "facts" in search.sources else None
+                if facts is not None:
+                    facts.leave_out(chunks_elsewhere(state, facts))
                 return recall(index, search, scope, facts)
         # The conversation goes on without what it cannot read.
         except (sqlite3.Error, StateUnavailableError, OSError) as error:

@@ -15,9 +15,8 @@ from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.llm_calls.prompt_parts import EXAMPLES, example_answers, prompt_templates
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import ANCHORS_FILE, MEMORIES_FILE, SUMMARY_FILE, MemoryStore
-from Middleware.services.memory.pieces import MOST_REWRITTEN, Followed, followed
+from Middleware.services.memory.pieces import FollowedFiles, followed
 from Middleware.services.memory_service import NO_SUMMARY
-from Middleware.utilities.conversations.trail import Trail
 from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.discussions.discussion_files import Pair, read_object, write_content
 from Middleware.utilities.discussions.message_places import MessagePlace, place_from_json
@@ -28,6 +27,7 @@ from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import helper_prompts, raw_messages, text_of_helper
 from Middleware.workflows.tools.memory.condensation import Condensation
 from Middleware.workflows.tools.memory.dated_chunks import dates_of
+from Middleware.workflows.tools.memory.following import Plan, follow, remember_history
 from Middleware.workflows.tools.memory.memory_texts import REPETITIONS, clean_memory
 from Middleware.workflows.tools.memory.shared import (
     Chunk,
@@ -51,9 +51,6 @@ logger = logging.getLogger(__name__)
 # A model that repeats itself may find something new the second time. Asked again with each message, it would cost a
 # call for each of them and keep all later messages from being remembered.
 _ATTEMPTS = 2
-# Messages that are remembered together with a small memory next to them.
-_SMALL = 2
-_ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -272,20 +269,12 @@ class FileMemoryPass:
             Condensation(self._context, self._settings, self._state).run()
 
 
-@dataclass(frozen=True)
-class _Planned:
-    """A memory that is due: the indexes of its messages in the history, and the messages."""
-
-    span: range
-    chunk: Chunk
-
-
 class FollowingPass(FileMemoryPass):
     """Fills the holes in the memories of a history, and remembers what is due behind them."""
 
     def __init__(self, context: ExecutionContext, settings: MemorySettings, state: DiscussionState) -> None:
         super().__init__(context, settings, state)
-        context.request.history = context.request.history or raw_messages(context)
+        remember_history(context)
 
     def run(self) -> None:
         """Do what ``FileMemoryPass.run`` does."""
@@ -300,112 +289,47 @@ class FollowingPass(FileMemoryPass):
                     found.refresh()
                     self._follow(found, existed)
 
-    def _follow(self, found: Followed, existed: bool) -> None:
-        end = sum(index < self._end for index in found.places)
-        rewritten = found.rewritten_with(end)
-        if rewritten >= MOST_REWRITTEN:
-            self._log_rewritten(rewritten)
-            found.settle(rewritten)
-            return
-        found.settle(rewritten)
-        writer = _FollowingWriter(self._context, self._settings, self._state, found)
-        # A new memory may fit others, which leave another hole.
-        for _ in range(_ROUNDS):
-            planned = self._planned(found, end, existed)
-            if not writer.write_planned(planned, as_condensed=self._settings.condense and not existed):
-                return
-            if not planned:
-                break
-        Condensation(self._context, self._settings, self._state).run()
-
-    def _log_rewritten(self, rewritten: int) -> None:
-        if rewritten == MOST_REWRITTEN:
-            logger.warning(
-                "Discussion %s: the client sends other texts for most messages with each request; its memories stay as "
-                "they are",
-                self._state.discussion_id,
-            )
-
-    def _planned(self, found: Followed, end: int, existed: bool) -> list[_Planned]:
-        trail, messages = found.trail, found.messages
-        repairs = [
-            planned
-            for span in _stretches(trail, min(end, trail.end), self._settings.chunk_messages)
-            for planned in self._chunks(found, span)
-        ]
-        if len(repairs) > self._settings.repairs_per_pass:
-            return repairs[: self._settings.repairs_per_pass]
-        count = self._settings.chunk_messages if existed else None
-        start = min(trail.end, end)
-        is_due = are_enough(messages[start:end], self._settings.file_chunk_size, count)
-        return [*repairs, *(self._chunks(found, range(start, end)) if is_due else ())]
-
-    def _chunks(self, found: Followed, span: range) -> list[_Planned]:
-        shown = with_role if self._settings.roles else message_text
-        known = KnownMessages.of(found.messages)
-        planned, start = [], span.start
-        dates = dates_of(self._context, self._settings, found.messages)
-        size = self._settings.file_chunk_size
-        for chunk in chunks_of(found.messages, known, span.start, span.stop, size, shown, dates):
-            one = _Planned(range(start, start + chunk.messages), chunk)
-            start = one.span.stop
-            # Repeated messages may have been made into one that stands elsewhere.
-            if not found.knows(one.span):
-                planned.append(one)
-        return planned
-
-
-def _stretches(trail: Trail, end: int, most: int) -> list[range]:
-    """Return the holes of a trail below ``end``, each small one with a small piece next to it, in order.
-
-    Otherwise deleting messages would leave memories of one message each.
-    """
-    found: list[range] = []
-    for hole in trail.holes(end):
-        if found and hole.start < found[-1].stop:
-            continue
-        near = (placed.at for placed in trail.placed if 0 < len(placed.at) < most) if len(hole) <= _SMALL else ()
-        joined = (range(min(hole.start, at[0]), max(hole.stop, at[-1] + 1)) for at in near if _touch(hole, at))
-        # Nothing else may stand between them.
-        whole = next(
-            (span for span in joined if set(span) == {*hole, *_covered(trail, span)} and span.stop <= end), hole
+    def _follow(self, found: FollowedFiles, existed: bool) -> None:
+        settings = self._settings
+        writer = _FollowingWriter(self._context, settings, self._state, found, settings.condense and not existed)
+        plan = Plan(
+            self._context,
+            settings,
+            settings.file_chunk_size,
+            settings.chunk_messages,
+            self._settings.chunk_messages if existed else None,
+            with_role if settings.roles else message_text,
         )
-        found = [span for span in found if span.stop <= whole.start]
-        found.append(whole)
-    return found
-
-
-def _covered(trail: Trail, span: range) -> set[int]:
-    """Return the messages in ``span`` of the only piece there; none if there are several."""
-    pieces = [set(placed.at) for placed in trail.placed if not set(placed.at).isdisjoint(span)]
-    return pieces[0] if len(pieces) == 1 else set()
-
-
-def _touch(hole: range, at: Sequence[int]) -> bool:
-    return hole.start - 1 in at or hole.stop in at
+        if follow(found, plan, self._end, writer.write_planned):
+            Condensation(self._context, settings, self._state).run()
 
 
 class _FollowingWriter(MemoryWriter):
     """Stores each memory at its place among those of the history."""
 
     def __init__(
-        self, context: ExecutionContext, settings: MemorySettings, state: DiscussionState, found: Followed
+        self,
+        context: ExecutionContext,
+        settings: MemorySettings,
+        state: DiscussionState,
+        found: FollowedFiles,
+        as_condensed: bool,
     ) -> None:
         super().__init__(context, settings, state)
-        self._found = found
+        self._found, self._as_condensed = found, as_condensed
 
-    def write_planned(self, planned: Sequence[_Planned], as_condensed: bool) -> bool:
+    def write_planned(self, planned: Sequence[Chunk]) -> bool:
         """Do what ``write`` does."""
         began, self._written = time.monotonic(), 0
         try:
-            return all(self._write_one(one, as_condensed) for one in planned)
+            return all(map(self._write_one, planned))
         finally:
             if self._written:
                 self._log_written(began)
 
-    def _write_one(self, planned: _Planned, as_condensed: bool) -> bool:
-        found, chunk = self._found, planned.chunk
-        earlier = found.shown_before(planned.span.start)
+    def _write_one(self, chunk: Chunk) -> bool:
+        found = self._found
+        earlier = found.shown_before(chunk.start)
         summary = self._store.summary()
         known = DiscussionMemory(tuple(text for text, _ in earlier), summary[0] if summary else NO_SUMMARY)
         memory = self._memory(chunk, known)
@@ -413,12 +337,12 @@ class _FollowingWriter(MemoryWriter):
             return False
         with self._state.together(MEMORIES_FILE, ANCHORS_FILE):
             # Blank: the messages count as remembered.
-            found.add(planned.span, memory, chunk.hash, chunk.said)
+            found.add(chunk.span, memory, chunk.hash, chunk.said)
             found.settle()
             if memory:
                 self._written += 1
                 self._note(chunk)
-        if as_condensed:
+        if self._as_condensed:
             self._store.save_condensation_hash(chunk.hash)
         return True
 

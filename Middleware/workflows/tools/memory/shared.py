@@ -76,6 +76,8 @@ class Chunk:
         hash: the hash of the last of them.
         place: the position of the last one in the conversation; None if it is not known.
         messages: how many there are; 0 if that is not known.
+        start: the index of the first of them in the conversation.
+        before: the hash of the message before them; "" for the beginning of the conversation, None if it is not known.
         said: when the newest and the oldest was sent, as a memory keeps it; empty if that is not known, or not wanted.
     """
 
@@ -84,6 +86,12 @@ class Chunk:
     place: MessagePlace | None = None
     messages: int = 0
     said: Mapping[str, str] = field(default_factory=dict)
+    start: int = 0
+    before: str | None = None
+
+    @property
+    def span(self) -> range:
+        return range(self.start, self.start + self.messages)
 
 
 class KnownMessages:
@@ -174,7 +182,8 @@ def chunks_of(
         place = place_of(known.keys, last, len(message_text(group[-1])))
         text = dates.text(first, last + 1, shown) if dates is not None else "\n".join(map(shown, group))
         said = dates.span(first, last + 1) if dates is not None else {}
-        chunks.append(Chunk(text, known.hashes[last], place, len(group), said))
+        before = known.hashes[first - 1] if first else ""
+        chunks.append(Chunk(text, known.hashes[last], place, len(group), said, first, before))
     return chunks
 
 

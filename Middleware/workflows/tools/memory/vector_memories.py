@@ -24,13 +24,14 @@ from Middleware.llmapis.backend_errors import public_text
 from Middleware.llmapis.guarded_calls import guarded_calls
 from Middleware.models.messages import Message
 from Middleware.services.llm_calls.prompt_parts import EXAMPLES, prompt_templates
+from Middleware.services.memory.chunks import FollowedChunks, followed_chunks
 from Middleware.services.memory.embedding_service import PASSING_STATUSES, embed_new_rows
 from Middleware.services.memory.memory_settings import JSON_FORMAT, LINES_FORMAT, MemorySettings
 from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.discussions.discussion_files import Pair, logged_as_conflict
 from Middleware.utilities.discussions.message_places import LoggedMessage
 from Middleware.utilities.discussions.vector_memory import SearchableMemories
-from Middleware.utilities.discussions.vector_memory.searchable import MOST_ROWS
+from Middleware.utilities.discussions.vector_memory.searchable import MOST_ROWS, Origin
 from Middleware.utilities.hashing_utils import speakers_before
 from Middleware.utilities.sensitive_logging_utils import log_prompt_content
 from Middleware.utilities.text_utils import counted, message_text, restore_braces
@@ -38,6 +39,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import helper_prompts, raw_messages, state_of, text_of_helper
 from Middleware.workflows.tools.memory.dated_chunks import dates_of
+from Middleware.workflows.tools.memory.following import Plan, follow, remember_history
 from Middleware.workflows.tools.memory.shared import (
     Chunk,
     KnownMessages,
@@ -98,8 +100,7 @@ class VectorMemoryPass:
                 self._shown,
                 dates_of(self._context, self._settings, self._messages),
             )
-            after = self._known.hashes[new.start - 1] if new.start else ""
-            ChunkWriter(self._context, self._settings, self._state, memories, self._names).write(chunks, after)
+            ChunkWriter(self._context, self._settings, self._state, memories, self._names).write(chunks)
 
     def _due(self, memories: SearchableMemories, warn: bool = False) -> range:
         if len(self._messages) <= self._settings.lookback:
@@ -131,13 +132,55 @@ class VectorMemoryPass:
         return speakers_before(self._messages) | {str(message["name"]) for message in said if message.get("name")}
 
 
-def _logged(memories: SearchableMemories) -> Iterator[LoggedMessage]:
-    """Yield the messages that ended processed chunks, newest first."""
-    yield from memories.logged_messages(KNOWN_HASHES)
+class FollowingVectorPass(VectorMemoryPass):
+    """Fills the holes in the searchable memories of a history, and remembers what is due behind them."""
+
+    def run(self) -> None:
+        """Do what ``VectorMemoryPass.run`` does."""
+        remember_history(self._context)
+        with _database_problems_logged(self._state):
+            found = followed_chunks(self._state)
+            if found is None or found.is_tentative:
+                return
+            with (
+                _opened(self._context, self._state) as memories,
+                memory_lock(self._context, self._state, self._settings) as ours,
+            ):
+                if ours:
+                    with found.open_for(memories):
+                        self._follow(found, memories)
+
+    def _follow(self, found: FollowedChunks, memories: SearchableMemories) -> None:
+        settings = self._settings
+        # Of chunks from before, it is known only with which messages they ended.
+        before = list(_logged(memories, with_origin=False))
+        covered = new_messages(KnownMessages.of(found.messages), before, settings.lookback).start if before else 0
+        plan = Plan(
+            self._context,
+            settings,
+            settings.vector_chunk_size,
+            settings.vector_chunk_messages,
+            settings.vector_chunk_messages,
+            self._shown,
+            covered,
+        )
+        writer = ChunkWriter(self._context, settings, self._state, memories, self._names, found)
+        follow(found, plan, max(0, len(self._messages) - settings.lookback), writer.write)
+        # After an edit or a return, it may lack facts although nothing was written.
+        update_state_document(self._context, settings, self._state, [])
+
+
+def _logged(memories: SearchableMemories, with_origin: bool = True) -> Iterator[LoggedMessage]:
+    """Yield the messages that ended processed chunks, newest first.
+
+    ``with_origin``: also those of chunks of which it is known what they were made of.
+    """
+    yield from memories.logged_messages(KNOWN_HASHES, with_origin)
     # All newer ones may be missing: a user goes back to an earlier message, and the pass of an earlier request, which
     # had to wait, sees the conversation as it was then.
     # Without its position, a short text would be found at a later repetition.
-    yield from (message for message in memories.logged_messages(MOST_ROWS)[KNOWN_HASHES:] if message.place is not None)
+    others = memories.logged_messages(MOST_ROWS, with_origin)[KNOWN_HASHES:]
+    yield from (message for message in others if message.place is not None)
 
 
 def new_messages(messages: KnownMessages, logged: Iterable[LoggedMessage], lookback: int) -> range:
@@ -206,6 +249,7 @@ class ChunkWriter:
 
     Args:
         names: of the speakers in the chunks.
+        found: what the memories follow; None if they do not follow edits.
     """
 
     def __init__(
@@ -215,30 +259,26 @@ class ChunkWriter:
         state: DiscussionState,
         memories: SearchableMemories,
         names: Collection[str] = (),
+        found: FollowedChunks | None = None,
     ) -> None:
-        self._names = sorted(names)
+        self._names, self._found = sorted(names), found
         self._context, self._settings, self._state, self._memories = context, settings, state, memories
         self.stored = self._done = self._empty = 0
         self._embedding_works = True
-        self._after: str | None = None
 
-    def write(self, pieces: Sequence[Chunk], after: str | None = None) -> None:
-        """Work on the chunks in order, up to the first that fails.
-
-        Args:
-            after: hash of the message before the first chunk, "" for none. A chunk that fails may end elsewhere next
-                time, when there are more messages, but it begins at the same position, so failures are counted there.
-                None: they are counted by the chunk's own hash.
-        """
-        self._after = after
+    def write(self, pieces: Sequence[Chunk]) -> bool:
+        """Work on the chunks in order, up to the first that fails; return whether none did."""
+        self._done = self._empty = 0
+        stored = self.stored
         chunks = [chunk for chunk in pieces if chunk.text.strip()]
         started = time.monotonic()
         try:
             for chunk in chunks:
                 items = self._items_of(chunk)
                 if items is None:
-                    return
+                    return False
                 self._store(items, chunk)
+            return True
         finally:
             if chunks:
                 logger.info(
@@ -246,7 +286,7 @@ class ChunkWriter:
                     self._state.discussion_id,
                     self._done,
                     len(chunks),
-                    self.stored,
+                    self.stored - stored,
                     time.monotonic() - started,
                 )
             # Small models answer so to anything, and nothing else would tell that there are no memories.
@@ -334,15 +374,16 @@ class ChunkWriter:
     def _store(self, items: Sequence[Item], chunk: Chunk) -> None:
         # The memories and the hash come first, together: the steps after that may fail.
         texts = [(item["summary"], json.dumps({**item, **chunk.said}, ensure_ascii=False)) for item in items]
-        rows = self._memories.store_chunk(texts, chunk.hash, self._settings.index_topics, place=chunk.place)
+        rows = self._memories.store_chunk(
+            texts, chunk.hash, self._settings.index_topics, place=chunk.place, origin=self._origin(chunk)
+        )
+        self._settle()
         self._memories.end_failures(self._failing(chunk))
         self.stored += len(rows)
         self._done += 1
         if not items:
             self._empty += 1
             self._note_nothing(chunk, "the model answered []")
-        if self._after is not None:
-            self._after = chunk.hash
         if rows:
             self._embed(rows)
             update_state_document(self._context, self._settings, self._state, [text for text, _ in texts])
@@ -375,7 +416,8 @@ class ChunkWriter:
                 cause,
             )
             return
-        self._memories.log_hash(chunk.hash, chunk.place)
+        self._memories.log_hash(chunk.hash, chunk.place, self._origin(chunk))
+        self._settle()
         self._memories.end_failures(self._failing(chunk))
         self._note_nothing(chunk, cause)
         logger.error(
@@ -397,8 +439,20 @@ class ChunkWriter:
                 found,
             )
 
+    def _origin(self, chunk: Chunk) -> Origin | None:
+        return None if self._found is None else self._found.origin(chunk.span)
+
+    def _settle(self) -> None:
+        if self._found is not None:
+            self._found.refresh()
+            self._found.settle()
+
     def _failing(self, chunk: Chunk) -> str:
-        return chunk.hash if self._after is None else f"after {self._after}"
+        """Return the name under which failures of a chunk are counted.
+
+        It may end elsewhere next time, when there are more messages, but it begins at the same position.
+        """
+        return chunk.hash if chunk.before is None else f"after {chunk.before}"
 
 
 def _short(message_hash: str) -> str:

@@ -13,8 +13,10 @@ import pytest
 
 from Middleware.exceptions import DataKeyError
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.conversations.trail import Piece
 from Middleware.utilities.discussions.message_places import LoggedMessage, MessagePlace
 from Middleware.utilities.discussions.vector_memory import SearchableMemories
+from Middleware.utilities.discussions.vector_memory.searchable import Origin
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Middleware.utilities.text_utils import storable
 from Middleware.utilities.vector_math_utils import vector_to_blob
@@ -415,3 +417,134 @@ def test_recency_is_counted(memories: SearchableMemories, monkeypatch: pytest.Mo
     memories.store_chunk([item("mill")] * 3, None)
     assert [row["id"] for row in memories.keyword_search("mill", use_recency=True)] == [2, 3, 1]
     assert [row["id"] for row in memories.keyword_search("mill")] == [1, 2, 3]
+
+
+# -- what chunks were made of ------------------------------------------------------------------------------------------
+
+M = [f"{number:016x}" for number in range(9)]
+
+
+def origin(*sources: str, before: str = "", after: str = "", following: int | None = None) -> Origin:
+    return Origin(Piece("", sources, before, after), following)
+
+
+def three_chunks(memories: SearchableMemories) -> None:
+    """The chunks 2, 3 and 4, the last of which has no memory; before them, one of which nothing is known."""
+    memories.store_chunk([item("the old mill")], "h0")
+    assert not memories.chunks()
+    memories.store_chunk([item("the mill"), item("the owl")], "h1", origin=origin(M[0], M[1], M[0]))
+    memories.store_chunk([item("the lake mill")], "h2", origin=origin(M[3], before=M[0], after="2"))
+    memories.log_hash("h3", origin=origin(M[4], before=M[3], after="3"))
+
+
+PIECES = [
+    Piece("2", (M[0], M[1], M[0]), "", "", 2),
+    Piece("3", (M[3],), M[0], "2", 3),
+    Piece("4", (M[4],), M[3], "3", 4),
+]
+
+
+def test_what_a_chunk_was_made_of_is_known(memories: SearchableMemories, open_: Open, cipher: Cipher) -> None:
+    assert not memories.has_chunks and memories.chunks(M) == [] and memories.chunks_of([1]) == {}
+    three_chunks(memories)
+    with open_(cipher, write=False) as reader:
+        assert reader.has_chunks and reader.chunks(M) == PIECES
+        assert reader.chunks_of([1, 2, 4, 9]) == {2: "2", 4: "3"}
+        shown = {name: [row["memory_text"] for row in rows] for name, rows in reader.facts_of(["3", "2", "4"]).items()}
+        assert shown == {"3": ["the lake mill"], "2": ["the mill", "the owl"], "4": []}
+        some = reader.chunks([M[0]])
+        assert (some[0].sources[::2], some[1].before) == ((M[0], M[0]), M[0])
+        # What is not asked for is hidden from those without the key.
+        assert (some[0].sources[1] == M[1], some[1].sources[0] == some[2].before) == (not cipher.active, True)
+
+
+def test_a_search_leaves_chunks_out_before_it_ranks(memories: SearchableMemories) -> None:
+    three_chunks(memories)
+    memories.add_embeddings([(number, blob(1, 0.1 * number)) for number in (1, 2, 3, 4)], "m")
+    assert found(memories, "mill", limit=1) == ["the mill"]
+    for chunks, texts_left in (
+        (["2"], ["the old mill", "the lake mill"]),
+        (["2", "4"], ["the old mill", "the lake mill"]),
+        (["3", "2"], ["the old mill"]),
+        ([], ["the mill", "the old mill", "the lake mill"]),
+        (["4", "99"], ["the mill", "the old mill", "the lake mill"]),
+    ):
+        memories.leave_out(chunks)
+        assert sorted(found(memories, "mill")) == sorted(texts_left)
+        assert sorted(found(memories, "mill", use_recency=True)) == sorted(texts_left)
+        assert found(memories, "mill", limit=1)[0] in texts_left
+        near = [row["memory_text"] for row in memories.by_ids(memories.nearest([1.0, 0.0], "m", 1))]
+        assert near == ["the old mill"]
+        newest = [row["memory_text"] for row in memories.newest(1)]
+        assert newest == (["the old mill"] if "3" in chunks else ["the lake mill"])
+    memories.leave_out(["2", "3"])
+    assert memories.ids_of('"mill"') == [1] and memories.nearest([0.0, 1.0], "m", 9) == [1]
+
+
+def test_chunks_are_settled(memories: SearchableMemories, open_: Open, cipher: Cipher) -> None:
+    three_chunks(memories)
+    memories.add_embeddings([(4, blob(1, 0))], "m")
+    assert len(found(memories, "mill")) == 3
+    memories.settle_chunks({"2": "4", "4": ""}, ["3"])
+    assert [(piece.id, piece.after) for piece in memories.chunks()] == [("2", "4"), ("4", "")]
+    with open_(cipher, write=False) as reader:
+        assert sorted(found(reader, "mill")) == ["the mill", "the old mill"]
+        assert reader.embeddings("m") == [] and log_hashes(reader) == ["h3", "h1", "h0"]
+    # The number of the deleted memory may be given again.
+    (number,) = memories.store_chunk([item("the new mill")], None)
+    assert memories.chunks_of([number]) == {}
+    memories.settle_chunks({}, [])
+
+
+def test_a_chunk_in_a_hole_is_not_the_newest(memories: SearchableMemories) -> None:
+    three_chunks(memories)
+    memories.store_chunk([], "hole", origin=origin(M[2], following=3))
+    assert log_hashes(memories)[0] == "h3"
+    memories.store_chunk([], "end", origin=origin(M[5]))
+    assert log_hashes(memories)[0] == "end"
+
+
+@pytest.mark.parametrize("delete", ["delete_all", "delete"])
+def test_a_deleted_memory_leaves_nothing_of_its_chunk(memories: SearchableMemories, delete: str) -> None:
+    three_chunks(memories)
+    if delete == "delete":
+        memories.delete(4)
+        assert memories.chunks(M) == PIECES and memories.facts_of(["3"]) == {"3": []}
+    else:
+        memories.delete_all()
+        assert memories.chunks(M) == [] and memories.counts()["hashes"] == 0
+        three_chunks(memories)
+        assert [piece.sources for piece in memories.chunks(M)] == [piece.sources for piece in PIECES]
+
+
+def test_keys_of_messages_are_hashed_once_there_is_a_key(open_: Open, kind: str, tmp_path: Path) -> None:
+    with open_() as memories:
+        three_chunks(memories)
+    with open_(CIPHER, write=False) as memories:
+        assert memories.chunks(M) == PIECES
+    with open_(CIPHER) as memories:
+        assert memories.chunks(M) == PIECES
+        assert not {*memories.chunks()[0].sources} & {*M}
+        hashed = memories.chunks()
+        memories.change_cipher(OTHER)
+        assert memories.chunks(M) == PIECES and memories.chunks() == hashed
+    if kind == "sqlite":
+        assert M[1].encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    with open_(OTHER) as memories:
+        memories.store_chunk([], "h4", origin=origin(M[1]))
+        assert memories.chunks(M)[-1].sources == (M[1],) and memories.chunks()[-1].sources[0] == hashed[0].sources[1]
+        memories.change_cipher(NO_CIPHER)
+        assert memories.chunks(M)[:3] == PIECES
+    with open_() as memories:
+        assert memories.chunks(M)[:3] == PIECES
+    with open_(CIPHER) as memories:
+        assert memories.chunks(M)[:3] == PIECES
+
+
+def test_an_interrupted_chunk_leaves_nothing(memories: SearchableMemories, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(memories, "_insert_chunk", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            memories.store_chunk([item("lost")], "h", origin=origin(M[0]))
+    three_chunks(memories)
+    assert memories.chunks(M) == PIECES

@@ -15,7 +15,9 @@ import pytest
 
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory import pieces
+from Middleware.services.memory.chunks import followed_chunks
 from Middleware.services.memory.follow_state import bury, read_follow_state, write_follow_state
+from Middleware.services.memory.memory_search import NOTHING_FOUND, SEPARATOR, VectorSearch, search_memories_fully
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import NO_SUMMARY, SUMMARY_SEPARATOR
@@ -24,9 +26,10 @@ from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.memory import condensation, file_memories
+from Middleware.workflows.tools.memory import condensation, file_memories, vector_memories
 from Middleware.workflows.tools.memory.chat_summary import ChatSummarizer
 from Middleware.workflows.tools.memory.file_memories import FileMemoryPass, FollowingPass
+from Middleware.workflows.tools.memory.vector_memories import FollowingVectorPass, VectorMemoryPass
 from Tests.amounts import amount
 from Tests.tables import table
 from Tests.utilities.conversations.simulated_chat import Chat, Said
@@ -48,6 +51,8 @@ class Discussion:
 
     numbers = itertools.count()
 
+    kind = "file"
+
     def __init__(self, monkeypatch: pytest.MonkeyPatch, key: bytes | None = None, **settings: Any) -> None:
         self.folder = DiscussionFolder(f"d{next(Discussion.numbers)}", "0123456789abcdef" if key else None, key)
         self.asked: list[str] = []
@@ -57,6 +62,7 @@ class Discussion:
         self.set(**settings)
         monkeypatch.setattr(file_memories, "MemoryCall", self._call)
         monkeypatch.setattr(condensation, "MemoryCall", self._call)
+        monkeypatch.setattr(vector_memories, "MemoryCall", self._call)
         self.folded: list[str] = []
         self.room = 0
         monkeypatch.setattr(ChatSummarizer, "_ask", lambda summarizer, markers: self._summarized(markers))
@@ -103,23 +109,96 @@ class Discussion:
     def shown(self, said: list[Said]) -> list[str]:
         """What a node shows in a request with this history."""
         with request_scope(self._request(said)):
-            return [text for text, _ in MemoryStore(self.folder).memories()]
+            return self._listed()
+
+    def stored(self) -> list[str]:
+        """What a reader shows that knows no history."""
+        return [entry["text_block"] for entry in self.document("memories.json")]
+
+    def _listed(self) -> list[str]:
+        return [text for text, _ in MemoryStore(self.folder).memories()]
+
+    def _passes(self) -> tuple[Any, Any]:
+        return FileMemoryPass, FollowingPass
 
     def send(self, said: list[Said]) -> list[str]:
         """A request: what its nodes show; then its memories are written."""
         request = self._request(said)
         with request_scope(request):
-            found = [text for text, _ in MemoryStore(self.folder).memories()]
+            found = self._listed()
             context = ExecutionContext(
                 "r", "w", self.folder.discussion_id, {}, list(request.history), False, request=request
             )
-            follows = FollowingPass if self.settings.follow_edits else FileMemoryPass
-            follows(context, self.settings, self.folder).run()
+            self._passes()[self.settings.follow_edits](context, self.settings, self.folder).run()
         return found
 
     def document(self, name: str) -> Any:
         path = Path(self.folder.folder) / name
         return json.loads(path.read_text("utf-8")) if path.exists() else None
+
+
+class Searchable(Discussion):
+    """A discussion with searchable memories: of each chunk one, which is as a file memory would be."""
+
+    kind = "searchable"
+    # The text of a fact; a blank one: the model answers [].
+    fact = "{}"
+
+    def set(self, **settings: Any) -> None:
+        merged = {**SETTINGS, **settings}
+        super().set(
+            **settings,
+            useVectorForQualityMemory=True,
+            vectorMemoryPrompt="[TextChunk]",
+            vectorMemoryMaxMessagesBetweenChunks=merged["maxMessagesBetweenChunks"],
+            vectorMemoryChunkEstimatedTokenSize=merged["chunkEstimatedTokenSize"],
+        )
+
+    def ask(self, system_prompt: str, prompt: str, markers: dict[str, str]) -> str:
+        answer = super().ask(system_prompt, prompt, markers)
+        memory = {"title": "everything", "summary": answer, "entities": [], "key_phrases": []}
+        return json.dumps([memory] if answer else [])
+
+    def _passes(self) -> tuple[Any, Any]:
+        return VectorMemoryPass, FollowingVectorPass
+
+    def _listed(self) -> list[str]:
+        """The memories in the order of the history; a search finds the same ones."""
+        with self.folder.memories() as memories:
+            found = followed_chunks(self.folder)
+            rows = list(memories.all_memories())
+            chunks = memories.chunks_of(row["id"] for row in rows)
+            names = [piece.keys.id for piece in found.shown if piece.keys] if found else []
+            facts = memories.facts_of(names)
+        listed = [row["memory_text"] for row in rows if found is None or row["id"] not in chunks]
+        listed += [row["memory_text"] for name in names for row in facts[name]]
+        assert sorted(self.stored()) == sorted(listed)
+        return listed
+
+    def stored(self) -> list[str]:
+        found = search_memories_fully(self.folder, VectorSearch("everything", limit=1000))
+        return [] if found == NOTHING_FOUND else found.split(SEPARATOR)
+
+    def summary(self, said: list[Said]) -> list[str]:
+        return self.shown(said)
+
+    def sum_up(self, said: list[Said]) -> list[str]:
+        return []
+
+
+KINDS = (Discussion, Searchable)
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.kind)
+def kind(request: pytest.FixtureRequest) -> type[Discussion]:
+    found: type[Discussion] = request.param
+    return found
+
+
+@pytest.fixture
+def either(discussion: Discussion, kind: type[Discussion], monkeypatch: pytest.MonkeyPatch) -> Discussion:
+    """A discussion with memories of either kind."""
+    return kind(monkeypatch)
 
 
 @pytest.fixture
@@ -188,15 +267,20 @@ def begun(discussion: Discussion) -> None:
     ],
 )
 def test_what_is_shown_after_a_change(
-    discussion: Discussion, monkeypatch: pytest.MonkeyPatch, steps: list[list[Said]], shown: list[str], calls: int
+    discussion: Discussion,
+    kind: type[Discussion],
+    monkeypatch: pytest.MonkeyPatch,
+    steps: list[list[Said]],
+    shown: list[str],
+    calls: int,
 ) -> None:
-    discussion = Discussion(monkeypatch)
+    discussion = kind(monkeypatch)
     begun(discussion)
     for said in steps:
         discussion.send(said)
     assert discussion.shown(steps[-1]) == shown
     assert len(discussion.asked) == calls
-    assert [entry["text_block"] for entry in discussion.document("memories.json")] == shown
+    assert sorted(discussion.stored()) == sorted(shown)
 
 
 @table(
@@ -210,11 +294,11 @@ def test_what_is_shown_after_a_change(
     ],
 )
 def test_without_edits_nothing_is_different(
-    discussion: Discussion, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+    discussion: Discussion, kind: type[Discussion], monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
     found = []
     for follows in (False, True):
-        discussion = Discussion(monkeypatch, **settings, followEdits=follows)
+        discussion = kind(monkeypatch, **settings, followEdits=follows)
         shown = [discussion.send(chat(f"m0-m{count}")) for count in (2, 3, 4, 6, *range(8, 70, 2))]
         summed = [discussion.sum_up(chat(f"m0-m{count}")) for count in (68, 68)]
         found.append((shown, summed, discussion.markers, discussion.folded))
@@ -222,24 +306,24 @@ def test_without_edits_nothing_is_different(
     assert len(found[0][2]) > 5
 
 
-def test_the_first_request_after_an_edit_shows_nothing_that_is_gone(discussion: Discussion) -> None:
-    begun(discussion)
-    assert discussion.send(chat("m0-m4", "x", "m6-m36")) == [P2, P3]
+def test_the_first_request_after_an_edit_shows_nothing_that_is_gone(either: Discussion) -> None:
+    begun(either)
+    assert either.send(chat("m0-m4", "x", "m6-m36")) == [P2, P3]
 
 
-def test_two_chats_with_one_id_show_each_other(discussion: Discussion) -> None:
-    begun(discussion)
+def test_two_chats_with_one_id_show_each_other(either: Discussion) -> None:
+    begun(either)
     other = chat("m0", "h", "n0-n14")
     for count in (5, 9, 13, 17):
-        discussion.send(other[:count])
+        either.send(other[:count])
     second = of("m0", "h", "n0-n7")
-    assert discussion.shown(other) == [P1, P2, P3, second]
-    assert discussion.shown(ALL) == [P1, P2, P3, second]
-    discussion.send(ALL)
-    assert discussion.shown(other) == [P1, P2, P3, second]
-    assert len(discussion.asked) == 1
-    discussion.set(otherChats="hide")
-    assert (discussion.shown(other), discussion.shown(ALL)) == ([second], [P1, P2, P3])
+    assert either.shown(other) == [P1, P2, P3, second]
+    assert either.shown(ALL) == [P1, P2, P3, second]
+    either.send(ALL)
+    assert either.shown(other) == [P1, P2, P3, second]
+    assert len(either.asked) == 1
+    either.set(otherChats="hide")
+    assert (either.shown(other), either.shown(ALL)) == ([second], [P1, P2, P3])
 
 
 def test_a_single_question_writes_nothing(discussion: Discussion) -> None:
@@ -264,19 +348,19 @@ def test_an_edit_of_a_joined_memory_brings_the_others_back(discussion: Discussio
     assert len(discussion.asked) == 1
 
 
-def test_a_client_that_rewrites_everything_is_not_followed(discussion: Discussion) -> None:
+def test_a_client_that_rewrites_everything_is_not_followed(either: Discussion) -> None:
     long = [(role, f"{text}: what is said at such a length is not said twice") for role, text in chat("m0-m59")]
     for count in range(3, 61):
-        discussion.send(long[:count])
-    shown = discussion.shown(long)
+        either.send(long[:count])
+    shown = either.shown(long)
     assert len(shown) == 5
-    discussion.asked.clear()
+    either.asked.clear()
     for number in range(9):
-        discussion.send([(role, f"{text} {number}" if role == "assistant" else text) for role, text in long])
+        either.send([(role, f"{text} {number}" if role == "assistant" else text) for role, text in long])
     # Twice, as it may have been an edit.
-    assert 0 < len(discussion.asked) <= 2 * discussion.settings.repairs_per_pass
-    discussion.send(long)
-    assert discussion.shown(long) == shown
+    assert 0 < len(either.asked) <= 2 * either.settings.repairs_per_pass
+    either.send(long)
+    assert either.shown(long) == shown
 
 
 def test_memories_of_an_older_version_are_adopted(discussion: Discussion) -> None:
@@ -528,10 +612,10 @@ def test_summaries_of_a_user(
 
 @table(("repeated", "room"), [(0.0, 0), (0.4, 0), (0.4, 100_000)])
 def test_whatever_a_user_does_memories_follow(
-    discussion: Discussion, monkeypatch: pytest.MonkeyPatch, repeated: float, room: int
+    discussion: Discussion, kind: type[Discussion], monkeypatch: pytest.MonkeyPatch, repeated: float, room: int
 ) -> None:
     for seed in range(amount(1, 12)):
-        discussion = Discussion(monkeypatch, maxMessagesBetweenChunks=5)
+        discussion = kind(monkeypatch, maxMessagesBetweenChunks=5)
         discussion.room = room
         user = Chat(
             random.Random(seed), repeated, greeting="Good evening, traveller. What brings you to the mill?", shortest=14
