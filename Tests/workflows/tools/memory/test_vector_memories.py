@@ -294,7 +294,7 @@ def test_far_back_only_positions_count() -> None:
     """Earlier versions stored none."""
     places = [None if number % 3 else place_of(["a", "b"], 1) for number in range(2 * KNOWN_HASHES)]
     log = [LoggedMessage(f"m{number}", place) for number, place in enumerate(places)]
-    memories: Any = SimpleNamespace(logged_messages=lambda limit: log[:limit])
+    memories: Any = SimpleNamespace(logged_messages=lambda limit, with_origin: log[:limit])
     read = list(vector_memories._logged(memories))
     assert read == log[:KNOWN_HASHES] + [message for message in log[KNOWN_HASHES:] if message.place is not None]
 
