@@ -231,18 +231,14 @@ class _Search:
         lists = list(messages), facts, meant, [-1 - number for number in near if number in self._facts]
         keys = reciprocal_rank_fusion(lists, _FUSION, (1, 1, _MEANING, _MEANING))
         for start in range(0, len(keys), _BATCH):
-            some = keys[start : start + _BATCH]
-            rows = {found.row.id: found for found in self._messages(some, messages) if found.row}
+            some = [key for key in keys[start : start + _BATCH] if key not in self._search.shown]
+            rows = {row.id: row for row in self._index.rows([key for key in some if key >= 0])}
             for key in some:
                 if key in rows:
-                    yield rows[key]
+                    yield Found(self.line_of(rows[key]), messages.get(key, 0.0), rows[key])
                 elif key < 0:
                     fact = self._facts[-1 - key]
                     yield Found(self._dated(fact.line, fact.text), fact.score, fact=fact)
-
-    def _messages(self, keys: Sequence[int], scores: dict[int, float]) -> Iterator[Found]:
-        wanted = [key for key in keys if key >= 0 and key not in self._search.shown]
-        return (Found(self.line_of(row), scores.get(row.id, 0.0), row) for row in self._index.rows(wanted))
 
     # -- lines ---------------------------------------------------------------------------------------------------
     def _dated(self, dated: str, text: str) -> str:
@@ -301,7 +297,10 @@ class _Search:
 
 
 def _repeats(found: Found, chosen: Found) -> bool:
-    return found.text in chosen.text
+    if found.text in chosen.text:
+        return True
+    # A memory quotes a message with other marks around it, or in other letters.
+    return chosen.fact is not None and stands_in(index_words(found.text), index_words(chosen.text))
 
 
 def one_line(text: str) -> str:

@@ -9,6 +9,8 @@ from Middleware.services.memory.recall import Recall, cut_to, line_tokens, recal
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
 from Tests.tables import table
 from Tests.utilities.discussions.message_index.lab import chat, fill, opened, said
+from Tests.utilities.discussions.vector_memory.lab import item
+from Tests.utilities.discussions.vector_memory.lab import opened as opened_memories
 
 CHAT = (
     "Ines: I finally signed the lease for the workshop.",
@@ -68,6 +70,29 @@ def test_equal_and_contained_texts_are_results_once(tmp_path: Path) -> None:
     with opened(tmp_path) as index:
         fill(index, [said("ok loom", place=n) for n in range(40)] + [said("ok loom and more", place=41)])
         assert len(lines(index, "loom")) == 2
+
+
+LEASE = "I finally signed the lease."
+
+
+@table(
+    ("memory", "both"),
+    [
+        # Word for word, whatever the marks and capitals.
+        (f"Of the workshop, signed: {LEASE}", False),
+        ("Ines said of the signed workshop: 'I FINALLY signed the lease', and laughed.", False),
+        ("Ines finally signed the lease of the workshop.", True),
+        ("I finally signed leases of the signed workshop.", True),
+    ],
+)
+def test_a_message_that_a_memory_quotes_is_left_out_below_it(tmp_path: Path, memory: str, both: bool) -> None:
+    with opened(tmp_path) as index, opened_memories(tmp_path / "vector_memory.db") as facts:
+        # The other one is first, so that the memory stands above the one that it may quote.
+        fill(index, [said("The workshop: lease signed.", place=0), *chat(LEASE, conversation=2)])
+        facts.store_chunk([item(memory)], None)
+        texts = [found.text for found in recall(index, Recall("signed lease workshop"), None, facts).results]
+        assert texts[:2] == ["The workshop: lease signed.", memory]
+        assert texts[2:] == [LEASE] * both
 
 
 def test_what_is_shown_anyway_is_no_result(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -85,9 +86,9 @@ def _named(words: Iterable[str], speakers: Collection[str]) -> tuple[str | None,
     common = frozenset().union(*STOP_WORDS.values())
     names = {name: frozenset(index_words(name)) - common for name in speakers}
     said, named = frozenset(words), dict[str, frozenset[str]]()
+    counts = Counter(word for own in names.values() for word in own)
     for name, own in names.items():
-        others = frozenset().union(*(other for key, other in names.items() if key != name))
-        if own and (own <= said or (own - others) & said):
+        if own and (own <= said or any(counts[word] == 1 for word in own & said)):
             named[name] = own
     # "Tom Miller" does not name a Tom of whom there is no more.
     only = [name for name, own in named.items() if not any(own < other for other in named.values())]
