@@ -32,7 +32,7 @@ from Middleware.utilities.config.declarations import (
 )
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
-from Middleware.utilities.config.keys.node import PROMPT_KEYS
+from Middleware.utilities.config.keys.node import NODE, PROMPT_KEYS, is_responder
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.said_times import NO_DATES, zone_named
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
@@ -42,6 +42,10 @@ NODE_KEYS = frozenset(COMMON) | {key.name for key in PROMPT_KEYS} - {*PART_KEYS}
 EMBEDDINGS_EXPECTED = "an endpoint whose API type has the 'type' openAIEmbeddings or ollamaEmbeddings"
 MEMORY_KEY, COMPACTOR_KEY = memory_settings.USER_KEY, compactor_settings.USER_KEY
 EMBEDDING_KEY = "embeddingEndpointName"
+COUNT = "lastMessagesToSendInsteadOfPrompt"
+LIMIT_OF_MESSAGES = f"{COUNT}MaxTokenSize"
+# More messages than a conversation has in one prompt.
+ALL_MESSAGES = 1_000
 # Keys of the user's file that name workflows -> the nodes that run these.
 HELPERS: Mapping[str, tuple[str, ...]] = {
     "recentMemoryToolWorkflow": ("QualityMemory", "RecentMemory"),
@@ -91,6 +95,25 @@ def check_memory(loaded: LoadedWorkflow, views: Sequence[NodeView], lookups: Loo
         if not (view.runs_as == "FullChatSummary" and KeyTable(view.keys.values()).flag(view.node, "isManualConfig"))
     }
     yield from dict.fromkeys(_Needs(loaded, types, lookups).findings())
+    if "Recall" in types:
+        yield from _shown_anyway(views)
+
+
+def _shown_anyway(views: Sequence[NodeView]) -> Iterator[Finding]:
+    """Yield a finding for Recall nodes whose results are in the prompt of the node that answers anyway."""
+    answering = next((view for view in views if is_responder(view.node)), views[-1])
+    node, count = answering.node, number_from(answering.node.get(COUNT), whole=True)
+    if NODE.value(node, "prompt") or node.get(LIMIT_OF_MESSAGES) is not None or (count or 0) < ALL_MESSAGES:
+        return
+    for view in views:
+        if view.runs_as == "Recall":
+            yield view.finding(
+                "warning",
+                "",
+                f"{answering.label} sends all messages anyway ('{COUNT}' is {count}), so that only messages of other "
+                "chats are new in what this node finds",
+                expected=f"a smaller '{COUNT}' there, and as many messages as 'newestShown' here",
+            )
 
 
 def check_settings_file(kind: str, lookups: Lookups) -> Iterator[Finding]:
@@ -116,10 +139,24 @@ class _Needs:
         """Yield the findings about settings files."""
         if self._types & {"QualityMemory", "RecentMemory", "FullChatSummary"}:
             yield from self._settings(MEMORY_KEY, "memory nodes write no memories", self._memory)
+        if "VectorMemorySearch" in self._types and "Recall" not in self._types:
+            yield from self._hint()
         if "Recall" in self._types:
             yield from self._settings(MEMORY_KEY, "Recall nodes find nothing", _recall)
         if "ContextCompactor" in self._types:
             yield from self._settings(COMPACTOR_KEY, "ContextCompactor nodes give an empty text", _compactor)
+
+    def _hint(self) -> Iterator[Finding]:
+        """Yield a note, which is the same for each workflow of the user, unless a settings file is missing."""
+        name = self._lookups.user_name(MEMORY_KEY)
+        file = self._lookups.settings_file(name) if isinstance(name, str) and name else None
+        if isinstance(file, ConfigFile):
+            yield SettingsCheck(file, self._loaded, self._lookups).finding(
+                "note",
+                "rememberMessages" if "rememberMessages" in file.content else "",
+                "workflows search memories with VectorMemorySearch; Recall nodes would find more: with "
+                "rememberMessages also every message, word for word",
+            )
 
     def _helper(self, key: str) -> Iterator[Finding]:
         name = self._lookups.user_name(key)

@@ -658,7 +658,7 @@ Workflows/tester/Helpr.json. Did you mean 'Helper'?
 'Compct' does not exist. Looked for: Workflows/tester/Compct.json. Did you mean 'Compact'?
     5 |   "contextCompactorSettingsFile": "Compct",
       |   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-Workflows/tester/Memory.json, needed by workflow tester/Main: 5 things to look at
+Workflows/tester/Memory.json, needed by workflow tester/Main: 6 things to look at
   warning  lookBackStartTurn (line 7): the key 'lookBackStartTurn' is unknown and has no effect. \
 Did you mean 'lookbackStartTurn'?
     7 |   "lookBackStartTurn": 3,
@@ -678,7 +678,11 @@ embeddings. Expected: an endpoint whose API type has the 'type' openAIEmbeddings
   error    useStateDocument (line 9): useStateDocument is on, but stateDocumentWorkflowName names no workflow; no \
 document is kept. Expected: 'stateDocumentWorkflowName' with the name of a workflow.
     9 |   "useStateDocument": true
-      |   ^^^^^^^^^^^^^^^^^^"""
+      |   ^^^^^^^^^^^^^^^^^^
+  note     the file (line 1): workflows search memories with VectorMemorySearch; Recall nodes would find more: with \
+rememberMessages also every message, word for word
+    1 | {
+      | ^"""
 
 
 def test_the_whole_report_of_a_broken_set_up(
@@ -735,3 +739,49 @@ def test_the_whole_report_of_a_broken_set_up(
 def test_what_recall_needs(lab: MemoryChecks, settings: dict[str, Any], expected: list[tuple[str, str, str]]) -> None:
     lab.user()
     assert places(lab.with_settings(settings, "Recall")) == expected
+
+
+@table(
+    ("nodes", "settings", "expected"),
+    [
+        (["VectorMemorySearch"], VECTOR, [("note", FILE, "")]),
+        (
+            ["VectorMemorySearch", "VectorMemorySearch"],
+            {**VECTOR, "rememberMessages": False},
+            [("note", FILE, "rememberMessages")],
+        ),
+        (["VectorMemorySearch", "Recall"], VECTOR, []),
+        (["Standard"], VECTOR, []),
+    ],
+)
+def test_recall_would_find_more(
+    lab: MemoryChecks, nodes: list[str], settings: dict[str, Any], expected: list[tuple[str, str, str]]
+) -> None:
+    lab.user()
+    found = lab.with_settings(settings, *nodes)
+    assert [place for place in places(found) if place[1] == FILE] == expected
+
+
+ALL_SENT = {"type": "Standard", "endpointName": "Main", "prompt": "", "lastMessagesToSendInsteadOfPrompt": 10_000}
+
+
+@table(
+    ("nodes", "expected"),
+    [
+        ([RECALL, ALL_SENT], ["nodes[0]"]),
+        ([RECALL, RECALL, {**ALL_SENT, "lastMessagesToSendInsteadOfPrompt": "1000"}], ["nodes[0]", "nodes[1]"]),
+        ([{**ALL_SENT, "returnToUser": True}, RECALL], ["nodes[1]"]),
+        ([RECALL, {**ALL_SENT, "lastMessagesToSendInsteadOfPrompt": 20}], []),
+        ([RECALL, {**ALL_SENT, "lastMessagesToSendInsteadOfPromptMaxTokenSize": 3000}], []),
+        ([RECALL, {**ALL_SENT, "prompt": "Answer from {agent1Output}"}], []),
+        ([RECALL, {"type": "Standard", "endpointName": "Main", "prompt": ""}], []),
+        ([RECALL, ALL_SENT, {"type": "StaticResponse", "content": "{agent2Output}"}], []),
+        ([ALL_SENT], []),
+        ([RECALL], []),
+    ],
+)
+def test_recall_of_what_is_shown_anyway(lab: MemoryChecks, nodes: list[dict[str, Any]], expected: list[str]) -> None:
+    lab.user()
+    lab.write("Workflows/tester/Memory", {"rememberMessages": True})
+    found = [finding for finding in lab.found(*nodes) if "sends all messages anyway" in finding.message]
+    assert [finding.json_path for finding in found] == expected

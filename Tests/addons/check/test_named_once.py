@@ -307,7 +307,10 @@ LINKS = (
 @table("row", (*WORDS, *LIMITS, *PLACES, *LINKS, *CALLS), ids=lambda row: row.name)
 def test_named_once(tree: TreeLab, row: Row) -> None:
     found = [
-        f"{finding.file}{finding.position}: {finding.severity}: {finding.text}" for finding in tree.check(*row.mistakes)
+        f"{finding.file}{finding.position}: {finding.severity}: {finding.text}"
+        for finding in tree.check(*row.mistakes)
+        # A hint for each user of a node of that type, which is right here as well.
+        if "Recall nodes would find more" not in finding.message
     ]
     assert len(found) == 1, found
     assert found[0].startswith(row.finding), found
