@@ -230,6 +230,8 @@ def test_sound_data(lab: DiscussionLab) -> None:
             "plain/context_compactor_folded.json: an object",
         ),
         (lambda folder: put(folder / "memories.json.bak", "{}"), "plain/memories.json.bak: a list"),
+        (lambda folder: put(folder / "summary_versions.json", "["), "plain/summary_versions.json.*line 1"),
+        (lambda folder: put(folder / "state_versions.json", "[\n{\n"), "plain/state_versions.json.*line 3"),
         (lambda folder: (folder / "state_document.md").write_bytes(b"a\xff"), "plain/state_document.md: byte 2"),
         (
             lambda folder: (folder / "vector_memory.db").write_bytes(b"junk" * 999),

@@ -607,6 +607,21 @@ def test_summaries_of_a_user(
     assert len(discussion.folded) == folds
 
 
+def test_a_summary_without_markers_ends_with_an_edit(discussion: Discussion, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The LLM is asked once, with what the node's other texts say; nothing can be added to its answer."""
+    texts = iter(["first", "second", "third"])
+    monkeypatch.setattr(ChatSummarizer, "_has_markers", lambda summarizer: False)
+    monkeypatch.setattr(ChatSummarizer, "_ask", lambda summarizer, markers: next(texts))
+    begun(discussion)
+    assert discussion.sum_up(ALL) == ["first"]
+    edited = chat("m0-m4", "x", "m6-m36")
+    assert discussion.summary(edited) == [P2, P3]
+    discussion.send(edited)
+    assert discussion.sum_up(edited) == ["second"] and discussion.summary(edited) == ["second"]
+    discussion.send(ALL)
+    assert discussion.sum_up(ALL) == ["first"] and discussion.sum_up(edited) == ["second"]
+
+
 # -- whatever users do -------------------------------------------------------------------------------------------------
 
 
