@@ -13,7 +13,7 @@ from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_answer
 
 pytestmark = pytest.mark.slow
 
-MEMORY, SUMMARY = "Write a memory of: ", "Sum up: "
+MEMORY, SUMMARY, FACTS, DOCUMENT = "Write a memory of: ", "Sum up: ", "Write facts of: ", "Write a document of: "
 
 
 class Model(StubBackend):
@@ -26,6 +26,13 @@ class Model(StubBackend):
 
     def respond(self, request: RecordedRequest) -> Reply:
         text = str(request.json["messages"][-1]["content"])
+        if text.startswith(FACTS):
+            self.made.append(text)
+            fact = {"title": "t", "summary": text.removeprefix(FACTS), "entities": [], "key_phrases": []}
+            return chat_answer(request, json.dumps([fact]))
+        if text.startswith(DOCUMENT):
+            self.made.append(text)
+            return chat_answer(request, text.removeprefix(DOCUMENT).replace("\n", " "))
         if text.startswith((MEMORY, SUMMARY)):
             self.made.append(text)
             text = text.split(": ", 1)[1]
@@ -83,6 +90,34 @@ def tree_of(public: Path, url: str) -> ConfigTree:
     return tree
 
 
+def with_document(public: Path, url: str) -> ConfigTree:
+    """The same with searchable memories, and a state document in place of the summary."""
+    tree = tree_of(public, url)
+    tree.write(
+        f"Workflows/{USER}/Memory.json",
+        {
+            "endpointName": "Main",
+            "preset": "Plain",
+            "useVectorForQualityMemory": True,
+            "vectorMemoryPrompt": FACTS + "[TextChunk]",
+            "vectorMemoryMaxMessagesBetweenChunks": 4,
+            "lookbackStartTurn": 1,
+            "useStateDocument": True,
+            "stateDocumentWorkflowName": "State",
+            "followEdits": True,
+        },
+    )
+    node = {"type": "Standard", "endpointName": "Main", "preset": "Plain", "maxResponseSizeInTokens": 200}
+    tree.private("State", {"title": "Write", **node, "prompt": DOCUMENT + "{agent2Input} {agent1Input}"})
+    tree.private(
+        "_DefaultWorkflow",
+        {"title": "State", "type": "GetCurrentStateDocument"},
+        {"title": "Write", "type": "QualityMemory"},
+        {"title": "Answer", **node, "systemPrompt": "STATE {agent1Output} END", "returnToUser": True},
+    )
+    return tree
+
+
 def said(*texts: str) -> list[dict[str, str]]:
     numbered = [{"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(texts)]
     return [{"role": "system", "content": "[DiscussionId]mill[/DiscussionId]Be kind."}, *numbered]
@@ -127,3 +162,52 @@ def test_memories_follow_a_chat(tmp_path: Path) -> None:
             assert "m5." in shown and "changed." not in shown
             assert send(edited) != shown
             assert len(model.made) == made
+
+
+def test_the_state_document_follows_a_chat(tmp_path: Path) -> None:
+    with Model() as model:
+        tree = with_document(tmp_path / "Public", model.url)
+        with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER) as server:
+            path = tree.public / "DiscussionIds" / "mill" / "state_document.md"
+
+            def send(texts: list[str]) -> str:
+                """A message of the client; the document that its nodes were shown."""
+                before = len(model.shown)
+                answer = server.request("POST", "/v1/chat/completions", {"model": "x", "messages": said(*texts)})
+                assert answer.status == 200 and len(model.shown) == before + 1
+                return model.shown[-1].removeprefix("STATE ").removesuffix(" END")
+
+            whole = words(0, 13)
+            for count in (3, 5, 9, 13):
+                send(whole[:count])
+            document = send(whole)
+            assert document == path.read_text("utf-8") and all(word in document for word in whole[:12])
+            made = len(model.made)
+            # An edit: gone at once, what is still true stands below; then the document is made again.
+            edited = [*whole[:5], "changed.", *whole[6:]]
+            shown = send(edited)
+            assert "m5." not in shown and "m1." in shown and shown.split("\n\n- ")[1].startswith("m8.")
+            assert len(model.made) == made + 2
+            follows = send(edited)
+            assert "changed." in follows and "m5." not in follows and follows.count("m9.") == 1
+            # A branch, and the old one again: without a call, to the letter.
+            branch = [*whole[:9], *words(0, 6, "n")]
+            send(branch)
+            made = len(model.made)
+            assert (send(whole), send(edited), send(whole)) == (document, follows, document)
+            assert "n1." in send(branch) and "m9." not in send(branch)
+            assert len(model.made) == made
+            # What the user writes stays, and gets what is new.
+            send(whole)
+            path.write_text("Mine.", encoding="utf-8")
+            assert send(whole) == "Mine."
+            shown = send(edited)
+            assert shown.startswith("Mine.\n\n- m4.") and "changed." in shown and "m0." not in shown
+            shown = send(edited)
+            assert shown.startswith("Mine. ") and "changed." in shown and send(whole) == "Mine."
+            # Deleted: made again of all facts, with one call.
+            made = len(model.made)
+            path.unlink()
+            assert all(f"- {words_}" in send(whole) for words_ in ("m0.", "m4.", "m8."))
+            assert len(model.made) == made + 1
+            assert send(whole) == path.read_text("utf-8")

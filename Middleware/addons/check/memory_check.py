@@ -489,12 +489,6 @@ class _MemoryPaths:
             yield check.finding(
                 "note", "useStateDocument", "useStateDocument has no effect unless useVectorForQualityMemory is on"
             )
-        if settings.follow_edits and settings.use_vector:
-            yield check.finding(
-                "note",
-                "followEdits",
-                "followEdits has no effect on searchable memories yet, which useVectorForQualityMemory chooses",
-            )
         if settings.condense and settings.condense_count < 1:
             yield check.finding(
                 "error" if self._files else "note",

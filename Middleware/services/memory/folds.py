@@ -119,6 +119,11 @@ def chain(texts: Iterable[str]) -> list[str]:
     return found
 
 
+def _lines(text: str) -> list[str]:
+    # An editor may end lines in another way, and add one.
+    return text.strip().splitlines()
+
+
 def step_of(base: Version | None, batch: Sequence[Pair]) -> str:
     """Return what names the call that adds a batch of memories to a version."""
     return text_hash("\n".join([text_hash(base.text if base else ""), *(text_hash(text) for text, _ in batch)]))
@@ -217,14 +222,15 @@ class Folds:
         name: of the document with the versions.
         stored: returns the text; "" without one.
         newest: returns the memories for which the text was stored last, or that were there before it.
-        covered: returns how many of ``newest`` a text covers that is from before there were versions.
+        covered: returns how many of ``newest`` a text covers that is from before there were versions. None: a user may
+            have written it.
     """
 
     state: DiscussionState
     name: str
     stored: Callable[[], str]
     newest: Callable[[], Sequence[Pair]]
-    covered: Callable[[], int]
+    covered: Callable[[], int] | None = None
 
     def versions(self) -> tuple[list[Version], bool]:
         """Return the versions, and whether the text is one that is not stored among them yet: it is the last one then.
@@ -235,11 +241,11 @@ class Folds:
         # Of a text that a user has deleted, none counts.
         versions = read_versions(self.state, self.name) if text.strip() else []
         used = [one for one in versions if one.used <= _IN_USE] or sorted(versions, key=lambda one: one.used)[-1:]
-        if not text.strip() or any(one.text == text for one in used):
+        if not text.strip() or any(_lines(one.text) == _lines(text) for one in used):
             return versions, False
         memories = self.newest()
-        if used:
-            return with_pinned(versions, memories, text, used[0]), True
+        if used or self.covered is None:
+            return with_pinned(versions, memories, text, used[0] if used else None), True
         count = self.covered()
         if memories and not count:
             return [Version(text, count=-1, added=tuple(text_hash(one) for one, _ in memories))], True
@@ -326,4 +332,4 @@ def document_folds(state: DiscussionState, newest: Callable[[], Sequence[Pair]])
 
     ``newest``: returns the facts of each chunk of the newest trail.
     """
-    return Folds(state, STATE_VERSIONS_FILE, lambda: read_text(state, STATE_FILE), newest, lambda: len(newest()))
+    return Folds(state, STATE_VERSIONS_FILE, lambda: read_text(state, STATE_FILE), newest)

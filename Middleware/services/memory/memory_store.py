@@ -326,6 +326,10 @@ class MemoryStore:
         if facts is not None:
             self._document_folds.settle(facts, lambda one: self.state.write(STATE_FILE, encode_text(one.text)))
 
+    def keep_document(self) -> None:
+        """Store a document that a user has changed as a version, before the facts move that it was made of."""
+        self._document_folds.keep()
+
     def save_document_version(self, fold: Fold, batch: Sequence[Pair], text: str) -> None:
         """Replace the document by what was made of a fold and a batch of the facts that it lacks."""
         facts, folds = facts_on_path(self.state) or [], self._document_folds

@@ -480,7 +480,7 @@ def test_names_that_are_not_in_use_are_notes(
         ({**CONDENSE, "condenseMemoriesPrompt": "[MemoriesToCondense]"}, []),
         ({**CONDENSE, "condenseMemoriesPrompt": "Join.", "condenseMemoriesSystemPrompt": "[TextChunk]"}, []),
         ({**GOOD, "followEdits": True}, []),
-        ({**VECTOR, "followEdits": True}, [("note", "followEdits")]),
+        ({**VECTOR, "followEdits": True}, []),
         ({**GOOD, "condenseMemories": True}, [("error", "condenseMemories")]),
         ({**CONDENSE, "memoriesBeforeCondensation": 0}, [("error", "condenseMemories")]),
         (STATE, [("error", "useStateDocument")]),

@@ -17,7 +17,7 @@ from Middleware.services.memory.folds import Fold, text_hash
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import STATE_FILE, MemoryStore
 from Middleware.utilities.discussion_state import DiscussionState
-from Middleware.utilities.discussions.discussion_files import Pair, logged_as_conflict
+from Middleware.utilities.discussions.discussion_files import Pair, if_readable, logged_as_conflict
 from Middleware.utilities.once import BoundedCache
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import helper_prompts, text_of_helper
@@ -34,12 +34,13 @@ _FENCED = re.compile(r"```(?:markdown|md)?[ \t]*\n((?:(?!```).)*)\n```", re.DOTA
 
 
 def update_state_document(
-    context: ExecutionContext, settings: MemorySettings, state: DiscussionState, facts: Sequence[str]
+    context: ExecutionContext, settings: MemorySettings, state: DiscussionState, facts: Sequence[str] = ()
 ) -> None:
     """Let the user's workflow rewrite the document with new facts, if the settings want one.
 
-    If memories follow the history of the request, it is rewritten with all facts of the history that it lacks. Every
-    failure is logged and leaves the document unchanged. Raises only EarlyTerminationException, for a cancelled request.
+    If memories follow the history of the request, it gets the facts of the history that it lacks: without ``facts`` all
+    of them; with the facts of a new chunk only these, if there are no others. Every failure is logged and leaves the
+    document unchanged. Raises only EarlyTerminationException, for a cancelled request.
     """
     if not settings.use_state_document or not (facts or settings.follow_edits):
         return
@@ -48,7 +49,7 @@ def update_state_document(
         return
     try:
         writer = _DocumentWriter(context, settings, MemoryStore(state))
-        if not writer.follow() and facts:
+        if not writer.follow(is_last=not facts) and facts:
             writer.rewrite(facts)
     # Workflows run code of other packages, and a document is not worth losing the chat.
     except Exception as error:
@@ -62,6 +63,11 @@ def raise_if_request_ended(error: Exception, context: ExecutionContext) -> None:
     raise_if_cancelled(context.request.cancel_scope)
     if isinstance(error, EarlyTerminationException) and error.is_cancellation:
         raise error
+
+
+def keep_state_document(state: DiscussionState) -> None:
+    """Let a document that a user has changed be a version, before its facts move. Failures are logged."""
+    if_readable(MemoryStore(state).keep_document, None)
 
 
 class _DocumentWriter:
@@ -81,14 +87,17 @@ class _DocumentWriter:
             self._store.save_state_document(answer)
             self._log_rewritten(len(facts))
 
-    def follow(self) -> bool:
-        """Add the facts that the document lacks, some chunks at a time; return whether it follows the history."""
+    def follow(self, is_last: bool) -> bool:
+        """Add the facts that the document lacks, some chunks at a time; return whether it follows the history.
+
+        ``is_last``: no more chunks are stored in this pass. Otherwise those of holes would each cost another call.
+        """
         self._store.settle_document()
         for _ in range(self._settings.repairs_per_pass):
             fold = self._with_known()
             if fold is None:
                 return False
-            if not fold.missing:
+            if not fold.missing or (len(fold.missing) > 1 and not is_last):
                 break
             batch = fold.missing[:CHUNKS_AT_ONCE]
             facts = "\n".join(lines for lines, _ in batch)

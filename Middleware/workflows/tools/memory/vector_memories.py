@@ -50,7 +50,11 @@ from Middleware.workflows.tools.memory.shared import (
     with_role,
     with_speaker,
 )
-from Middleware.workflows.tools.memory.state_document import raise_if_request_ended, update_state_document
+from Middleware.workflows.tools.memory.state_document import (
+    keep_state_document,
+    raise_if_request_ended,
+    update_state_document,
+)
 from Middleware.workflows.tools.memory.vector_answers import Item, parse_memories
 from Middleware.workflows.tools.memory.vector_lines import Reading, read_memories
 from Middleware.workflows.tools.memory.vector_prompts import JSON, LINES
@@ -165,9 +169,10 @@ class FollowingVectorPass(VectorMemoryPass):
             covered,
         )
         writer = ChunkWriter(self._context, settings, self._state, memories, self._names, found)
+        keep_state_document(self._state)
         follow(found, plan, max(0, len(self._messages) - settings.lookback), writer.write)
         # After an edit or a return, it may lack facts although nothing was written.
-        update_state_document(self._context, settings, self._state, [])
+        update_state_document(self._context, settings, self._state)
 
 
 def _logged(memories: SearchableMemories, with_origin: bool = True) -> Iterator[LoggedMessage]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.services.memory import pieces
+from Middleware.services.memory import memory_store, pieces
 from Middleware.services.memory.chunks import followed_chunks
 from Middleware.services.memory.follow_state import bury, read_follow_state, write_follow_state
 from Middleware.services.memory.memory_search import NOTHING_FOUND, SEPARATOR, VectorSearch, search_memories_fully
@@ -26,7 +26,7 @@ from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.memory import condensation, file_memories, vector_memories
+from Middleware.workflows.tools.memory import condensation, file_memories, state_document, vector_memories
 from Middleware.workflows.tools.memory.chat_summary import ChatSummarizer
 from Middleware.workflows.tools.memory.file_memories import FileMemoryPass, FollowingPass
 from Middleware.workflows.tools.memory.vector_memories import FollowingVectorPass, VectorMemoryPass
@@ -118,6 +118,12 @@ class Discussion:
     def _listed(self) -> list[str]:
         return [text for text, _ in MemoryStore(self.folder).memories()]
 
+    def correct(self, index: int, text: str) -> None:
+        """Change a memory by hand."""
+        store = MemoryStore(self.folder)
+        pairs = store.memories()
+        store.replace_memories([(text, pair[1]) if place == index else pair for place, pair in enumerate(pairs)])
+
     def _passes(self) -> tuple[Any, Any]:
         return FileMemoryPass, FollowingPass
 
@@ -159,6 +165,10 @@ class Searchable(Discussion):
         memory = {"title": "everything", "summary": answer, "entities": [], "key_phrases": []}
         return json.dumps([memory] if answer else [])
 
+    def correct(self, index: int, text: str) -> None:
+        with self.folder.memories(write=True) as memories:
+            memories.change_text(list(memories.all_memories())[index]["id"], text)
+
     def _passes(self) -> tuple[Any, Any]:
         return VectorMemoryPass, FollowingVectorPass
 
@@ -186,7 +196,33 @@ class Searchable(Discussion):
         return []
 
 
-KINDS = (Discussion, Searchable)
+class Documented(Searchable):
+    """The same, with a state document that has all facts as they are."""
+
+    kind = "state document"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, key: bytes | None = None, **settings: Any) -> None:
+        super().__init__(monkeypatch, key, **settings)
+        monkeypatch.setattr(state_document, "text_of_helper", lambda context, name, inputs: self._documented(*inputs))
+        monkeypatch.setattr(state_document, "helper_prompts", lambda context, name: ())
+        monkeypatch.setattr(memory_store, "quiet_memory_settings", lambda: self.settings)
+
+    def set(self, **settings: Any) -> None:
+        super().set(**settings, useStateDocument=True, stateDocumentWorkflowName="State")
+
+    def _documented(self, listed: str, current: str) -> str:
+        self.folded.append(f"{current} {listed}")
+        return f"{current}\n{listed}"
+
+    def _listed(self) -> list[str]:
+        searchable = super()._listed()
+        found = MemoryStore(self.folder).state_document()
+        listed = [line.removeprefix("- ") for line in found.split("\n") if line]
+        assert listed == searchable
+        return listed
+
+
+KINDS = (Discussion, Searchable, Documented)
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.kind)
@@ -620,6 +656,28 @@ def test_a_summary_without_markers_ends_with_an_edit(discussion: Discussion, mon
     assert discussion.sum_up(edited) == ["second"] and discussion.summary(edited) == ["second"]
     discussion.send(ALL)
     assert discussion.sum_up(ALL) == ["first"] and discussion.sum_up(edited) == ["second"]
+
+
+def test_a_corrected_memory_corrects_what_is_made_of_it(
+    discussion: Discussion, kind: type[Discussion], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discussion = kind(monkeypatch)
+    summed_up(discussion) if kind is Discussion else begun(discussion)
+    with request_scope(discussion._request([])):
+        discussion.correct(1, "<corrected>")
+    # The version before, and what is known of the rest; then it is made again.
+    assert discussion.shown(ALL) == [P1, "<corrected>", P3]
+    discussion.send(ALL)
+    discussion.sum_up(ALL)
+    assert discussion.summary(ALL) == [P1, "<corrected>", P3]
+    # A branch and back.
+    branch = chat("m0-m12", "n0-n9")
+    discussion.send(branch)
+    discussion.sum_up(branch)
+    discussion.folded.clear()
+    discussion.send(ALL)
+    discussion.sum_up(ALL)
+    assert discussion.summary(ALL) == [P1, "<corrected>", P3] and discussion.folded == []
 
 
 # -- whatever users do -------------------------------------------------------------------------------------------------

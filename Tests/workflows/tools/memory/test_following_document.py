@@ -152,6 +152,11 @@ Step = str | Callable[[Document], None]
         ([by_hand("mine"), "abcd", "abce", "abcd"], "mined", "mined", "d|e"),
         ([by_hand("mine"), "abcd", by_hand("again"), "abc"], "again", "again", "d"),
         ([by_hand("mine"), "xbc", by_hand("again"), "xyc"], "again\n\n- y", "againy", "x|y"),
+        # Saved by an editor without a change.
+        ([by_hand("abc\n"), "abc"], "abc", "abc", ""),
+        ([by_hand("\nabc"), "abx"], "ab\n\n- x", "abx", "x"),
+        ([by_hand("abc "), "abxc"], "ab\n\n- x\n- c", "abxc", "xc"),
+        ([by_hand("a\nbc"), "abx"], "a\nbc\n\n- x", "a\nbcx", "x"),
         # One of the earlier documents is as good as any other text, the one before it as well.
         ([by_hand("a"), "abc"], "a", "a", ""),
         ([by_hand("ab"), "abcd"], "ab\n\n- d", "abd", "d"),
@@ -162,9 +167,10 @@ Step = str | Callable[[Document], None]
         ([by_hand(" \n"), "abc"], "- a\n- b\n- c", "abc", "abc"),
         ([removed, "abcdefgh"], "- a\n- b\n- c\n- d\n- e\n- f\n- g\n- h", "abcdefgh", "abcdef|gh"),
         ([by_hand("mine"), "abc", removed, "abc"], "- a\n- b\n- c", "abc", "abc"),
-        # Without versions, it counts as made of what is there.
+        # Without versions, a user may have written it.
         ([damaged, "abc"], "abc", "abc", ""),
-        ([damaged, "abx"], "- a\n- b\n- x", "abx", "abx"),
+        ([damaged, "abx"], "abc\n\n- x", "abcx", "x"),
+        ([removed, "ab", removed, damaged, by_hand("mine"), "abx"], "mine\n\n- x", "minex", "ab|x"),
     ],
 )
 def test_what_is_shown_and_made(
@@ -297,6 +303,16 @@ def test_a_document_that_is_not_kept_any_more(
     assert document.send("abcd") == ("abc" if off else "abc\n\n- d")
     assert document.send("axcd") == ("a" if off else "a\n\n- x\n- c\n- d")
     assert document.asked == [] and ("names no workflow" in caplog.text) is not off
+
+
+def test_a_page_that_only_the_user_writes(document: Document, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = Document(monkeypatch, useStateDocument=False)
+    document.folder.create()
+    by_hand("mine")(document)
+    assert [document.send(trail) for trail in ("", "a", "ab", "xb", "")] == ["mine"] * 5
+    by_hand("mine too")(document)
+    assert [document.send(trail) for trail in ("ab", "y")] == ["mine too"] * 2
+    assert document.asked == [] and document.text == "mine too"
 
 
 def test_switched_off_and_on(document: Document, monkeypatch: pytest.MonkeyPatch) -> None:
