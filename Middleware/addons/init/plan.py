@@ -46,6 +46,8 @@ HOLD_TO_CHOICES = ("llama.cpp", "Ollama")
 SMALL_WINDOW, RECALL_IN_SMALL, RECALL = 4096, 300, 600
 # Tokens of a workflow's own system prompt.
 INSTRUCTIONS = 250
+# Those of the words around memories and old messages, and of what these are estimated too low by.
+FRAMES = 150
 
 # How all prompts for answers begin, and how all those for small jobs do: a server with two slots keeps one of each, and
 # reads only what is new of the next one.
@@ -288,7 +290,9 @@ def shares(window: int, thinks: bool = False) -> dict[str, int]:
 
     ``answerTokens``: the longest answer. ``roomTokens``: the messages, and the parts of a system prompt that are not
     words of the workflow. ``sharedTokens``: the same where memories and old messages, or a plan, stand in front of the
-    newest message; the workflows that share a beginning must count alike. ``recallTokens``: the old messages.
+    newest message; the workflows that share a beginning must count alike. ``memoryRoom``: the memories that this leaves
+    room for. With more, there are fewer messages: the limit must be the one that the answering node keeps, or a message
+    would be neither sent nor looked up. ``recallTokens``: the old messages.
     ``notesTokens``: a plan. The rest is memory.
     """
     answer = _between(window // 4, 256, 8000)
@@ -301,11 +305,13 @@ def shares(window: int, thinks: bool = False) -> dict[str, int]:
     notes, shown = _between(window // 10, 200, 600), 2
     recall = RECALL_IN_SMALL if window <= SMALL_WINDOW else RECALL
     room = window - answer - RESERVED_TOKENS - INSTRUCTIONS
+    # Memories and summary are mostly half as long as they may be; if they are longer, the oldest messages give way.
+    remembered = max(notes, (shown * memory + summary) // 2)
     return {
-        # Memories and summary are mostly half as long as they may be; if they are longer, the oldest messages give way.
         "answerTokens": answer,
         "roomTokens": room,
-        "sharedTokens": room - max(notes, (shown * memory + summary) // 2) - recall,
+        "sharedTokens": room - remembered - recall,
+        "memoryRoom": remembered - FRAMES,
         "recallTokens": recall,
         "notesTokens": notes + thoughts,
         "routeNameTokens": 50 + thoughts,

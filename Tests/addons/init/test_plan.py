@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from jinja2 import Template
 
 from Middleware.addons.init.plan import (
     INSTRUCTIONS,
@@ -23,8 +24,8 @@ from Middleware.utilities.text_utils import rough_estimate_token_length
 WINDOWS = (2048, 4096, 4097, 8192, 16384, 32768, 131072, 1_000_000)
 
 
-def planned() -> dict[str, Any]:
-    server = Server("http://h", "llama.cpp", (Model("m", 8192),))
+def planned(window: int = 8192) -> dict[str, Any]:
+    server = Server("http://h", "llama.cpp", (Model("m", window, thinks=False),))
     files = make_plan(Choice(server, server.models[0], "me", 5000)).files
     return {path: json.loads(data) for path, data in files.items()}
 
@@ -102,6 +103,41 @@ def test_what_was_said_is_looked_up_before_the_answer_and_stands_in_its_prompt_f
     }
     assert answer["title"] == "Answer" and "{{ agent4Output }}" in answer["lateSystemPromptForNow"]
     assert answer["lastMessagesToSendInsteadOfPromptMaxTokenSize"] == found["newestShownTokens"]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("remembered", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("system", ["", "Be brief. " * 40])
+def test_no_message_that_counts_as_sent_is_cut_off(window: int, remembered: float, system: str) -> None:
+    """The limit of Recall is that of the messages: what the context window cuts off in addition would be in neither."""
+    share = shares(window)
+
+    def text(tokens: float) -> str:
+        return ("The miller has a cat. " * int(tokens))[: int(tokens * 3.1)]
+
+    notes, summary = text(2 * share["memoryTokens"] * remembered), text(share["summaryRoom"] * remembered)
+    values = {
+        "messages": [{"role": "user", "content": "Hello"}],
+        "chat_system_prompt": system,
+        "agent1Output": summary or "There is not yet a summary file",
+        "agent2Output": notes or "No memories have been generated yet",
+        "agent4Output": text(share["recallTokens"]),
+        "nothingYet": planned()["Workflows/me/memory/_DefaultWorkflow.json"]["nothingYet"],
+        "current_day_of_week": "Wednesday",
+        "todays_date_pretty": "November 29, 2026",
+    }
+    nodes = planned(window)["Workflows/me/memory/_DefaultWorkflow.json"]["nodes"]
+    room, *parts = (
+        Template(template).render(values)
+        for template in (
+            nodes[2]["content"],
+            nodes[4]["systemPrompt"],
+            nodes[4]["lateSystemPrompt"],
+            nodes[4]["lateSystemPromptForNow"],
+        )
+    )
+    taken = sum(map(rough_estimate_token_length, parts))
+    assert int(room) <= max(window - share["answerTokens"] - RESERVED_TOKENS - taken, 0)
 
 
 def test_the_prompts_for_small_jobs_begin_alike_and_those_for_answers_too() -> None:
