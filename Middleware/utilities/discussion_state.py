@@ -96,11 +96,8 @@ class DiscussionState(Protocol):
     def memories(self, *, write: bool = False, scope: CancelScope | None = None) -> SearchableMemories:
         """Open the searchable memories for one pass; ``write`` creates them. Also raises sqlite3.Error."""
 
-    def messages(self, *, write: bool = False, scope: CancelScope | None = None) -> MessageIndex | None:
-        """Open the index of messages for one request; ``write`` creates it. None: this place has none.
-
-        Also raises sqlite3.Error.
-        """
+    def messages(self, *, write: bool = False, scope: CancelScope | None = None) -> MessageIndex:
+        """Open the index of messages for one request; ``write`` creates it. Also raises sqlite3.Error."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +116,13 @@ class Searchable:
     Attributes:
         vectors: for each embedding model, the number of memories with a vector.
         encrypted: the newest memory is encrypted.
+        messages: the number of rows in the index of messages.
     """
 
     memories: int = 0
     vectors: dict[str, int] = field(default_factory=dict)
     encrypted: bool = False
+    messages: int = 0
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,12 @@ class Cipher:
         return self
 
 
+def warn_of_clear_data() -> None:
+    """Say that data is read in clear although encryption is on."""
+    if first_logged(_IN_CLEAR):
+        logger.warning(_IN_CLEAR)
+
+
 class FernetCipher(Cipher):
     """The cipher that encrypts data as tokens of one key. Data in clear is read too, and encrypted by its next write.
 
@@ -139,8 +145,8 @@ class FernetCipher(Cipher):
     def decrypt(self, data: bytes) -> bytes:
         """Return the data in clear. Raises DataKeyError for a token that no key fits."""
         if not is_token(data):
-            if data and first_logged(_IN_CLEAR):
-                logger.warning(_IN_CLEAR)
+            if data:
+                warn_of_clear_data()
             return data
         return self._open(data)[1]
 

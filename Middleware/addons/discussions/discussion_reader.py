@@ -121,9 +121,8 @@ class Reader:
     @contextlib.contextmanager
     def messages(self, *, write: bool = False) -> Iterator[MessageIndex | None]:
         """Open the index of messages, or None. Raises DataKeyError, sqlite3.Error, OSError."""
-        index = self.state.messages(write=write)
-        with contextlib.nullcontext() if index is None else index:
-            yield index if index is not None and index.exists else None
+        with self.state.messages(write=write) as index:
+            yield index if index.exists else None
 
     def searchable(self) -> Searchable:
         """Return how many searchable memories there are. Raises sqlite3.Error."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from Middleware.addons.discussions.catalog import DiscussionWithoutFiles
 from Middleware.addons.discussions.discussion_reader import Reader
+from Middleware.exceptions import DataKeyError
 from Middleware.services.memory.memory_settings import quiet_memory_settings
 from Middleware.services.memory.message_texts import MOST_PARTS
 from Middleware.services.memory.recall import FACTS, MESSAGES, Found, Recall, Recalled, recall
@@ -38,8 +39,11 @@ def calendar() -> Calendar:
 def count(reader: Reader) -> tuple[int, bool]:
     """Return how many messages there are, and whether they are encrypted. A file is counted without its key."""
     if isinstance(reader.discussion, DiscussionWithoutFiles):
-        with reader.messages() as index:
-            return (index.message_count(), index.cipher.active) if index is not None else (0, False)
+        try:
+            with reader.messages() as index:
+                return (index.message_count(), index.cipher.active) if index is not None else (0, False)
+        except DataKeyError:
+            return reader.discussion.searchable.messages, True
     path = os.path.join(reader.state.place, MESSAGE_INDEX)
     if not os.path.isfile(path):
         return 0, False

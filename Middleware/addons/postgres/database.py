@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeAlias, TypeVar, cast
 
 import psycopg
@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
+Values = Sequence[object] | Mapping[str, object]
 
 # After this time a statement is given up: a server that is frozen or cut off keeps no time limit of its own.
 _STATEMENT_SECONDS = 4.0
@@ -261,7 +262,7 @@ class Database:
         )
 
     # -- statements ----------------------------------------------------------------------------------------------------
-    def read(self, statement: str, values: Sequence[object] = (), scope: CancelScope | None = None) -> list[Row]:
+    def read(self, statement: str, values: Values = (), scope: CancelScope | None = None) -> list[Row]:
         """Return the rows of a statement that changes nothing."""
         return self.run(lambda connection: _rows(connection, statement, values), again=True, scope=scope)
 
@@ -292,13 +293,30 @@ class Database:
             raise StateUnavailableError from None
 
     def _attempt(self, work: Callable[[StateConnection], T], scope: CancelScope | None) -> T:
+        with self._connected(scope) as connection:
+            return work(connection)
+
+    @contextlib.contextmanager
+    def transaction(self, scope: CancelScope | None = None) -> Iterator[StateConnection]:
+        """Run the block as a transaction on one connection, for reading and writing in turn; it runs once.
+
+        Raises as ``run`` does. The block waits for nothing but the database.
+        """
+        try:
+            with self._connected(scope) as connection, connection.transaction():
+                yield connection
+        except _BrokenConnectionError:
+            raise StateUnavailableError from None
+
+    @contextlib.contextmanager
+    def _connected(self, scope: CancelScope | None) -> Iterator[StateConnection]:
         if scope is not None and scope.cancelled:
             raise EarlyTerminationException("The request was cancelled before the state database was asked")
         pool, connection = self._checkout()
         connection.scope, connection.gone = scope, lambda: self._pool is not pool
         connection.seconds = self.statement_seconds
         try:
-            return work(connection)
+            yield connection
         except StatementAbortedError as error:
             self._fail(first_line(error), pool)
             raise StateUnavailableError from None
@@ -387,7 +405,7 @@ class _BrokenConnectionError(Exception):
         super().__init__(problem)
 
 
-def _rows(connection: StateConnection, statement: str, values: Sequence[object]) -> list[Row]:
+def _rows(connection: StateConnection, statement: str, values: Values) -> list[Row]:
     cursor = connection.execute(statement, values)
     return cursor.fetchall() if cursor.description else []
 

@@ -13,12 +13,13 @@ from Middleware.addons.postgres.database import Database, StateConnection, first
 from Middleware.addons.postgres.documents import DatabaseDiscussions
 from Middleware.addons.postgres.migrations import SchemaError, migrate
 from Middleware.addons.postgres.session import WorkerSession
-from Middleware.addons.postgres.stored_discussions import DiscussionName, claim, discussion_names
+from Middleware.addons.postgres.stored_discussions import DiscussionName, StoredRows, claim, discussion_names
 from Middleware.exceptions import DataKeyError, StateUnavailableError
 from Middleware.models.process import process
 from Middleware.utilities.config.users import get_discussions_space
 from Middleware.utilities.discussion_state import Discussions
 from Middleware.utilities.discussions.discussion_folder import discussions
+from Middleware.utilities.discussions.message_index.message_tables import MessageCodec
 from Middleware.utilities.discussions.vector_memory.schema import Codec, is_token
 from Middleware.utilities.text_utils import counted, storable
 
@@ -123,7 +124,20 @@ def _changed_owners(connection: StateConnection, name: DiscussionName, change: K
         owners.add(change.owner(cipher.mark))
         if cipher.mark != target.mark:
             stored.convert_memories(Codec(change.source), Codec(target))
+    owners |= _changed_messages(stored, change)
     new = change.operation.new
     if new and not stored.give_to(new):
         raise SkippedError("has the name of a conversation that the new key has already")
     return owners
+
+
+def _changed_messages(stored: StoredRows, change: KeyChange) -> set[str]:
+    """Change the message index of a discussion, and return whose it is. Raises DataKeyError."""
+    if not any(rows for _, rows in stored.messages()):
+        return set()
+    hash_key = stored.message_hash_key()
+    source = MessageCodec.read(change.source, hash_key)
+    target = change.target(source.cipher.mark)
+    if source.cipher.mark != target.mark or is_token(hash_key) != target.active:
+        stored.convert_messages(source, target)
+    return {change.owner(source.cipher.mark)}

@@ -34,6 +34,7 @@ from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.text_utils import storable
 
 if TYPE_CHECKING:
+    from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
     from Middleware.utilities.discussions.vector_memory.searchable import SearchableMemories
 
 # The bytes of the documents that this worker has read last, so that a document of megabytes is not sent at each turn.
@@ -218,9 +219,10 @@ class DatabaseDiscussion:
 
         return PostgresMemories(self._database, *self._names, write=write, cipher=self._cipher, scope=scope)
 
-    def messages(self, *, write: bool = False, scope: CancelScope | None = None) -> None:
-        # The database has no table of messages yet.
-        return None
+    def messages(self, *, write: bool = False, scope: CancelScope | None = None) -> MessageIndex:
+        from Middleware.addons.postgres.message_store import PostgresMessages
+
+        return PostgresMessages(self._database, *self._names, write=write, cipher=self._cipher, scope=scope)
 
     # -- documents -----------------------------------------------------------------------------------------------------
     def read(self, name: str) -> bytes | None:

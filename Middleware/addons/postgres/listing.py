@@ -13,7 +13,8 @@ SELECT d.id, c.name, octet_length(c.content), extract(epoch FROM c.changed_at)::
 FROM wilmer.discussions d JOIN wilmer.documents c ON c.discussion = d.id WHERE d.space = %s ORDER BY d.id, c.name"""
 _MEMORIES = """\
 SELECT d.id, d.key_hash, d.discussion_id, (SELECT count(*) FROM wilmer.memories WHERE discussion = d.id),
-       (SELECT memory_text FROM wilmer.memories WHERE discussion = d.id ORDER BY id DESC LIMIT 1)
+       (SELECT memory_text FROM wilmer.memories WHERE discussion = d.id ORDER BY id DESC LIMIT 1),
+       (SELECT count(*) FROM wilmer.messages WHERE discussion = d.id)
 FROM wilmer.discussions d WHERE d.space = %s ORDER BY d.key_hash, d.discussion_id"""
 _VECTORS = """\
 SELECT d.id, e.model, count(*) FROM wilmer.discussions d JOIN wilmer.memory_embeddings e ON e.discussion = d.id
@@ -22,6 +23,7 @@ WHERE d.space = %s GROUP BY d.id, e.model ORDER BY d.id, e.model"""
 _COUNT = """\
 SELECT (SELECT count(*) FROM wilmer.documents WHERE discussion = d.id)
        + EXISTS (SELECT FROM wilmer.memories WHERE discussion = d.id)::int
+       + EXISTS (SELECT FROM wilmer.messages WHERE discussion = d.id)::int
 FROM wilmer.discussions d WHERE id = %s FOR UPDATE"""
 
 
@@ -39,11 +41,11 @@ def list_discussions(database: Database, space: str) -> list[ListedDiscussion]:
             key_hash or None,
             discussion_id,
             tuple(documents.get(number, ())),
-            Searchable(count, vectors.get(number, {}), is_token(newest)),
+            Searchable(count, vectors.get(number, {}), is_token(newest), messages),
             partial(_remove, database, number),
         )
-        for number, key_hash, discussion_id, count, newest in database.read(_MEMORIES, [space])
-        if count or number in documents
+        for number, key_hash, discussion_id, count, newest, messages in database.read(_MEMORIES, [space])
+        if count or messages or number in documents
     ]
 
 

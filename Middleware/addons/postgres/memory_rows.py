@@ -182,7 +182,7 @@ class PostgresMemories(SearchableMemories):
 
         def work(connection: StateConnection) -> tuple[T, _Discussion]:
             with connection.transaction():
-                found = _locked(connection, known.id)
+                found = _Discussion(known.id, *locked(connection, _LOCK, known.id))
                 if found.generation != known.generation or (compare and found.version != known.version):
                     raise StateConflictError("another worker has changed the memories in the meantime")
                 self._connection, self._generation_step = connection, generation_step
@@ -514,16 +514,19 @@ def convert_rows(connection: StateConnection, discussion: int, source: Codec, ta
         )
 
 
-def _locked(connection: StateConnection, number: int) -> _Discussion:
-    """Return the row of a discussion, locked until the transaction ends. Raises StateConflictError."""
+def locked(connection: StateConnection, statement: str, number: int) -> Row:
+    """Return what a statement reads that locks the row of a discussion until the transaction ends.
+
+    Raises StateConflictError.
+    """
     connection.execute("SELECT set_config('lock_timeout', %s, true)", (str(_LOCK_MILLISECONDS),))
     try:
-        row = connection.execute(_LOCK, (number,)).fetchone()
+        row = connection.execute(statement, (number,)).fetchone()
     except errors.LockNotAvailable:
         raise StateConflictError("another worker is changing all the memories just now") from None
     if row is None:
         raise StateConflictError("the discussion was deleted in the meantime")
-    return _Discussion(number, row[0], row[1])
+    return row
 
 
 def _text(text: str | None) -> str | None:

@@ -29,8 +29,10 @@ from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.users import existing_users, get_discussions_space
-from Middleware.utilities.discussion_state import BACKUP, VECTOR_DATABASE
+from Middleware.utilities.discussion_state import BACKUP, MESSAGE_INDEX, VECTOR_DATABASE
 from Middleware.utilities.discussions.folder_names import DiscussionNames
+from Middleware.utilities.discussions.message_index.whole_index import Rows, file_of_a_moment, stored_rows
+from Middleware.utilities.discussions.message_index.whole_index import write_file as write_index
 from Middleware.utilities.discussions.stored_files import PRIVATE_FILE, PRIVATE_FOLDER
 from Middleware.utilities.discussions.vector_memory.whole import DatabaseFile, WholeMemories, is_empty, write_file
 from Middleware.utilities.files.file_access import atomic_write, process_lock
@@ -44,6 +46,7 @@ Outcome: TypeAlias = Literal["moved", "known", "differs"]
 
 _CANONICAL = {f"{name}{suffix}".lower(): f"{name}{suffix}" for name in JSON_FILES for suffix in ("", BACKUP)}
 _NO_DOCUMENTS = frozenset((*LOCK_FILES, *DATABASE_FILES))
+_DAMAGED_INDEX = f"{MESSAGE_INDEX}.corrupt-"
 
 
 class Documents(Protocol):
@@ -70,6 +73,7 @@ class FolderDocuments:
             if (
                 name not in _NO_DOCUMENTS
                 and not name.endswith(".tmp")
+                and not name.startswith(_DAMAGED_INDEX)
                 and (canonical not in found or rank < found[canonical][0])
             ):
                 found[canonical] = rank, path
@@ -121,12 +125,13 @@ def move_in(
             stack.enter_context(_locked(discussion.folders[0]))
         documents = FolderDocuments(discussion)
         rows = stack.enter_context(DatabaseFile(discussion.database() or ""))
-        if not documents.paths and is_empty(rows):
+        messages = stack.enter_context(file_of_a_moment(discussion.data(MESSAGE_INDEX)))
+        if not documents.paths and is_empty(rows) and not any(stored_rows(messages)):
             return None
         stack.enter_context(connection.transaction())
         stored = find(connection, name) if dry_run else claim(connection, name)
         if stored is not None and not _is_blank(stored):
-            if _digest(stored, stored) == _digest(documents, rows):
+            if _digest(stored, stored, stored.messages()) == _digest(documents, rows, stored_rows(messages)):
                 return "known"
             if not replace:
                 return "differs"
@@ -135,6 +140,7 @@ def move_in(
             for document in documents.document_names():
                 stored.write_document(document, documents.document(document))
             stored.write_memories(rows)
+            stored.write_messages(stored_rows(messages))
     return "moved"
 
 
@@ -185,9 +191,11 @@ def move_out(
             if present.folders:
                 stack.enter_context(_locked(present.folders[0]))
             documents = FolderDocuments(present)
-            with DatabaseFile(present.database() or "") as rows:
-                if documents.paths or not is_empty(rows):
-                    if _digest(stored, stored) == _digest(documents, rows):
+            index = file_of_a_moment(present.data(MESSAGE_INDEX))
+            with DatabaseFile(present.database() or "") as rows, index as messages:
+                if documents.paths or not is_empty(rows) or any(stored_rows(messages)):
+                    there = _digest(documents, rows, stored_rows(messages))
+                    if _digest(stored, stored, stored.messages()) == there:
                         return "known"
                     if not replace:
                         return "differs"
@@ -210,10 +218,18 @@ def _new_folder(root: str, name: DiscussionName) -> str:
 
 
 def _write_database(folder: str, name: DiscussionName, stored: StoredRows) -> None:
-    path = os.path.join(folder, VECTOR_DATABASE)
+    path, index = os.path.join(folder, VECTOR_DATABASE), os.path.join(folder, MESSAGE_INDEX)
     if not is_empty(stored):
         write_file(path, name.discussion_id, stored, PRIVATE_FILE)
-        return
+    else:
+        _remove_database(path)
+    if any(stored.messages()):
+        write_index(index, stored.messages(), PRIVATE_FILE)
+    else:
+        _remove_database(index)
+
+
+def _remove_database(path: str) -> None:
     for suffix in SQLITE_SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
             os.remove(path + suffix)
@@ -223,10 +239,10 @@ def _write_database(folder: str, name: DiscussionName, stored: StoredRows) -> No
 
 
 def _is_blank(stored: StoredRows) -> bool:
-    return not stored.document_names() and is_empty(stored)
+    return not stored.document_names() and is_empty(stored) and not any(stored.messages())
 
 
-def _digest(documents: Documents, rows: WholeMemories) -> bytes:
+def _digest(documents: Documents, rows: WholeMemories, messages: Rows) -> bytes:
     """Return a value that is equal for equal contents. There may be more of them than fit into memory."""
     digest = hashlib.sha256()
     for name in documents.document_names():
@@ -236,6 +252,9 @@ def _digest(documents: Documents, rows: WholeMemories) -> bytes:
         for row in kind:
             digest.update(repr(tuple(row)).encode())
     digest.update(repr(rows.hash_key()).encode())
+    for table, some in messages:
+        for message in some:
+            digest.update(repr((table, message)).encode())
     return digest.digest()
 
 

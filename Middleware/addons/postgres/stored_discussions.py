@@ -8,6 +8,9 @@ from typing import NamedTuple, TypeVar
 from Middleware.addons.postgres.database import Row, StateConnection
 from Middleware.addons.postgres.documents import FIRST_VERSION
 from Middleware.addons.postgres.memory_rows import CREATE, convert_rows
+from Middleware.addons.postgres.message_store import MESSAGE_TABLES, DiscussionStatements
+from Middleware.utilities.discussions.message_index.message_tables import HASH_KEY, MessageCodec
+from Middleware.utilities.discussions.message_index.whole_index import Rows, stored_rows, write_rows
 from Middleware.utilities.discussions.vector_memory.schema import Codec
 from Middleware.utilities.discussions.vector_memory.whole import (
     BATCH,
@@ -18,6 +21,7 @@ from Middleware.utilities.discussions.vector_memory.whole import (
     WholeMemory,
     WholeVector,
 )
+from Middleware.utilities.encryption_utils import Cipher
 
 T = TypeVar("T")
 
@@ -55,7 +59,7 @@ def discussion_names(connection: StateConnection) -> list[DiscussionName]:
         "SELECT space, key_hash, discussion_id FROM wilmer.discussions d WHERE "
         + " OR ".join(
             f"EXISTS (SELECT FROM wilmer.{table} WHERE discussion = d.id)"
-            for table in ("documents", "memories", "memory_embeddings", "memory_hash_log")
+            for table in ("documents", "memories", "memory_embeddings", "memory_hash_log", "messages")
         )
         + " ORDER BY space, key_hash, discussion_id"
     ).fetchall()
@@ -137,11 +141,24 @@ class StoredRows:
         rows = self._rows("SELECT memory_text FROM wilmer.memories WHERE discussion = %s ORDER BY id DESC LIMIT 1")
         return rows[0][0] if rows else None
 
+    def messages(self) -> Rows:
+        """Return the rows of the message index."""
+        return stored_rows(DiscussionStatements.reading(self._connection, self._number))
+
+    def message_hash_key(self) -> str | None:
+        """Return the key of the hashes of messages as it is stored."""
+        rows = self._rows("SELECT value FROM wilmer.message_meta WHERE discussion = %s AND name = %s", HASH_KEY)
+        return rows[0][0] if rows else None
+
     # -- writing, inside a transaction ---------------------------------------------------------------------------------
     def convert_memories(self, source: Codec, target: Codec) -> None:
         """Store the searchable memories as ``target`` does. Raises DataKeyError."""
         convert_rows(self._connection, self._number, source, target)
         self._connection.execute(_CHANGED, (self._number,))
+
+    def convert_messages(self, source: MessageCodec, target: Cipher) -> None:
+        """Store the messages under the key of ``target``. Raises DataKeyError."""
+        DiscussionStatements.locking(self._connection, self._number).convert(source, target)
 
     def give_to(self, key_hash: str) -> bool:
         """Give the discussion to another key; return False if that has one with this id."""
@@ -173,6 +190,14 @@ class StoredRows:
         )
         self._connection.execute(_SET_HASH_KEY, (rows.hash_key(), self._number, self._number))
         self._connection.execute(_CHANGED, (self._number,))
+
+    def write_messages(self, rows: Rows) -> None:
+        """Replace all rows of the message index."""
+        statements = DiscussionStatements.locking(self._connection, self._number)
+        for table in MESSAGE_TABLES:
+            self._connection.execute(f"DELETE FROM wilmer.{table} WHERE discussion = %s", (self._number,))
+        write_rows(statements, rows)
+        statements.end(forgetting=True)
 
     def _insert(self, table: str, columns: int, rows: Iterator[tuple[object, ...]], size: int) -> None:
         marks = ", ".join(["%s"] * columns)

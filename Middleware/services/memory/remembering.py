@@ -174,12 +174,9 @@ class Remembered:
         found = zip(self.incoming.history.values(), self.filled.rows, strict=True)
         first = {id(message): ids[0] for message, ids in found if ids}
         said: dict[int, int | None] = {}
-        with warning(self.speech.state):
-            index = self.speech.state.messages(scope=request.cancel_scope)
-            if index is not None:
-                with index:
-                    numbers = [first[id(message)] for message in messages if id(message) in first]
-                    said = {row.id: row.said for row in index.rows(numbers)}
+        with warning(self.speech.state), self.speech.state.messages(scope=request.cancel_scope) as index:
+            numbers = [first[id(message)] for message in messages if id(message) in first]
+            said = {row.id: row.said for row in index.rows(numbers)}
         return [said.get(first.get(id(message), -1)) for message in messages]
 
 
@@ -198,8 +195,7 @@ def remember(
     remembered = Remembered(speech, RequestMessages(speech, request, messages))
     remembered.endpoints += filter(None, (settings.embedding_endpoint,))
     with warning(state), opened_for_writing(state, request) as index:
-        if index is not None:
-            remembered.filled = filling.fill(index, remembered.incoming, int(time.time()), settings.messages_kept)
+        remembered.filled = filling.fill(index, remembered.incoming, int(time.time()), settings.messages_kept)
     return remembered
 
 
@@ -214,8 +210,7 @@ def remember_answer(request: RequestContext, remembered: Remembered, text: str) 
     if not rows and not filled.later:
         return
     with warning(speech.state), opened_for_writing(speech.state, request) as index:
-        if index is not None:
-            filling.add_answer(index, filled, rows, speech.settings.messages_kept)
+        filling.add_answer(index, filled, rows, speech.settings.messages_kept)
 
 
 def _answer_rows(remembered: Remembered, filled: Filled, message: Message) -> Iterator[NewMessage]:
@@ -249,7 +244,7 @@ def _answer_rows(remembered: Remembered, filled: Filled, message: Message) -> It
 
 
 @contextlib.contextmanager
-def opened_for_writing(state: DiscussionState, request: RequestContext) -> Iterator[MessageIndex | None]:
+def opened_for_writing(state: DiscussionState, request: RequestContext) -> Iterator[MessageIndex]:
     """Open the index for a block. A damaged file is moved away, and the index begins again."""
     try:
         index = state.messages(write=True, scope=request.cancel_scope)
@@ -258,9 +253,6 @@ def opened_for_writing(state: DiscussionState, request: RequestContext) -> Itera
             raise
         move_away(state)
         index = state.messages(write=True, scope=request.cancel_scope)
-    if index is None:
-        yield None
-        return
     with index:
         try:
             yield index

@@ -23,6 +23,10 @@ TABLES = {
     "workflow_locks",
     "sessions",
     "key_salts",
+    "messages",
+    "message_conversations",
+    "message_meta",
+    "message_embeddings",
 }
 UNLOGGED = {"workers", "gate", "idempotency", "cancellations", "keepsakes"}
 

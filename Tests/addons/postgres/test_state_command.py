@@ -19,6 +19,7 @@ from Middleware.addons.discussions.removal import Removal
 from Middleware.addons.postgres import moving, state_command
 from Middleware.addons.postgres.database_discussions import database_for_command, discussions_of
 from Middleware.addons.postgres.memory_rows import PostgresMemories
+from Middleware.addons.postgres.message_store import PostgresMessages
 from Middleware.addons.postgres.session import NUMBERS
 from Middleware.addons.postgres.stored_salts import stored_salt
 from Middleware.addons.records.console_folder import ConsoleFolder
@@ -26,12 +27,14 @@ from Middleware.cli.running_server import announced
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import KeySaltError
 from Middleware.models.process import process
+from Middleware.services.memory.recall import Recall, recall
 from Middleware.utilities.conversations.trail import Piece
-from Middleware.utilities.discussion_state import MEMORIES
+from Middleware.utilities.discussion_state import MEMORIES, MESSAGE_INDEX
 from Middleware.utilities.discussions.client_keys import data_key
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder, discussions
 from Middleware.utilities.discussions.folder_names import own_name
 from Middleware.utilities.discussions.key_salts import SALT_FILE, salt_text
+from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
 from Middleware.utilities.discussions.vector_memory import VectorMemories
 from Middleware.utilities.discussions.vector_memory.searchable import Origin
 from Middleware.utilities.encryption_utils import (
@@ -46,6 +49,7 @@ from Tests.addons.postgres.test_documents import Worker
 from Tests.folding_file_systems import RULES, OtherFileSystem, used
 from Tests.postgres_lab import open_database
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
+from Tests.utilities.discussions.message_index.lab import request
 from Tests.utilities.discussions.vector_memory.lab import old_database
 
 pytestmark = pytest.mark.slow
@@ -57,6 +61,8 @@ TABLES = (
     "vector_memory_hash_places",
     "memories_fts",
 )
+MESSAGE_TABLES = ("messages", "conversations", "meta", "message_embeddings")
+SAID = [("user", "Where is the lantern?"), ("assistant", "In the cellar."), ("user", "Ah.")]
 
 
 class StateLab(DiscussionLab):
@@ -95,6 +101,11 @@ def full(lab: StateLab) -> StateLab:
         memories.store_chunk([("ox", "{}")], "i", origin=Origin(Piece("", ("a", "b"), "", "1")))
     with lab.store("secret", KEY).memories(write=True) as memories:
         memories.store_chunk([("ox", "{}")], "i", origin=Origin(Piece("", ("a", "b"), "c", "")))
+    for folder in (plain, lab.folder("secret", KEY)):
+        with folder.messages(write=True) as index:
+            request(index, SAID)
+            with index.writing() as writing:
+                writing.forget([3])
     lab.store("open", KEY, encrypt=False)
     folder = lab.root / "odd"
     folder.mkdir(mode=0o700)
@@ -125,6 +136,13 @@ def databases(root: Path) -> dict[str, list[object]]:
     found: dict[str, list[object]] = {}
     for path in sorted(root.rglob("*.db")):
         with closing(sqlite3.connect(path)) as database:
+            if path.name == MESSAGE_INDEX:
+                read = {table: database.execute(f"SELECT * FROM {table}").fetchall() for table in MESSAGE_TABLES}
+                # A new file begins to count anew.
+                found[str(path.relative_to(root))] = [
+                    sorted(row for row in rows if row[0] not in ("version", "generation")) for rows in read.values()
+                ]
+                continue
             found[str(path.relative_to(root))] = [
                 (table, database.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall())
                 for table in (*TABLES, *_chunk_tables(database))
@@ -137,7 +155,7 @@ def test_what_is_imported_and_exported_is_the_same(full: StateLab, tmp_path: Pat
     out = tmp_path / "out"
     assert full.run("export", "--to", str(out)) == (0, ["4 discussions exported, 0 known, 0 differ"], [])
     assert documents(out) == documents(full.root) and len(documents(out)) >= 10
-    assert databases(out) == databases(full.root) and len(databases(out)) == 3
+    assert databases(out) == databases(full.root) and len(databases(out)) == 5
     if os.name == "posix":
         assert {path.stat().st_mode & 0o777 for path in out.rglob("*") if path.is_file()} == {0o600}
         assert {path.stat().st_mode & 0o777 for path in out.rglob("*") if path.is_dir()} == {0o700}
@@ -176,6 +194,8 @@ def test_a_server_in_file_mode_works_on_what_was_exported(
         assert memories.keyword_search("ledger") == [] and len(memories.keyword_search("zoo;inspector")) == 2
         assert memories.store_chunk([("new", "{}")], "i") == [4]
         assert [message.hash for message in memories.logged_messages(2)] == ["i", "h"]
+    for state in (full.folder("secret", KEY), full.folder("plain")):
+        goes_on(state.messages(write=True))
 
 
 def test_workers_find_what_was_imported(full: StateLab, database_url: str) -> None:
@@ -188,6 +208,46 @@ def test_workers_find_what_was_imported(full: StateLab, database_url: str) -> No
         with PostgresMemories(database, "", "", "plain", write=True) as memories:
             assert [row["id"] for row in memories.keyword_search("zoo")] == [3]
             assert memories.store_chunk([("new", "{}")], "i") == [4]
+        goes_on(PostgresMessages(database, "", HASH, "secret", write=True, cipher=cipher))
+        goes_on(PostgresMessages(database, "", "", "plain", write=True))
+
+
+def goes_on(opened: MessageIndex) -> None:
+    """The messages are found, those that the user has deleted are not, and the next request goes on."""
+    with opened as index:
+        request(index, [*SAID, ("assistant", "Come and see the lantern.")])
+        assert index.all("SELECT id, state FROM messages ORDER BY id") == [(1, 0), (2, 0), (3, 3), (4, 0)]
+        lines = recall(index, Recall("lantern", who_said_it="off")).lines
+        assert sorted(lines) == [
+            "Assistant: Come and see the lantern.",
+            "Assistant: In the cellar.",
+            "User: Where is the lantern?",
+        ]
+
+
+def test_a_discussion_of_messages_alone(lab: StateLab, tmp_path: Path, database_url: str) -> None:
+    folder = lab.folder("said")
+    with folder.messages(write=True) as index:
+        request(index, SAID)
+    (Path(folder.folder) / f"{MESSAGE_INDEX}.corrupt-1").write_bytes(b"damaged")
+    assert lab.run("import")[1] == ["1 discussions imported, 0 known, 0 differ"]
+    with closing(open_database(database_url)) as database:
+        assert database.read("SELECT name FROM wilmer.documents") == []
+        assert database.read("SELECT count(*) FROM wilmer.messages") == [(3,)]
+        with PostgresMessages(database, "", "", "said", write=True) as stored:
+            request(stored, [*SAID, ("assistant", "Come.")])
+        assert lab.run("import")[1] == ["0 discussions imported, 0 known, 1 differ"]
+        assert lab.run("export", "--replace")[1] == ["1 discussions exported, 0 known, 0 differ"]
+        with folder.messages() as index:
+            assert index.message_count() == 4
+        with discussions_of(database_url, "test"):
+            [listed] = process().one(discussions).listed() or []
+            assert (listed.discussion_id, listed.remove()) == ("said", 1)
+        # Another one of that name begins to count again.
+        with PostgresMessages(database, "", "", "said", write=True) as stored:
+            request(stored, [("user", "A ladder"), ("assistant", "Which?"), ("user", "The old one")])
+            assert recall(stored, Recall("lantern")).lines == []
+            assert recall(stored, Recall("ladder")).lines[0] == "User: A ladder"
 
 
 def versions(url: str) -> dict[str, int]:
@@ -357,7 +417,7 @@ def test_only_what_is_asked_for_is_exported(full: StateLab, tmp_path: Path) -> N
 def test_the_schema_is_made_once(lab: StateLab) -> None:
     assert lab.run("upgrade")[:2] == (
         0,
-        ["The schema is up to date; applied: 0001_start, 0002_keepsakes, 0003_key_salts, 0004_chunks."],
+        ["The schema is up to date; applied: 0001_start, 0002_keepsakes, 0003_key_salts, 0004_chunks, 0005_messages."],
     )
     assert lab.run("upgrade")[:2] == (0, ["The schema is up to date; applied: nothing."])
 
@@ -365,7 +425,7 @@ def test_the_schema_is_made_once(lab: StateLab) -> None:
 def test_status(full: StateLab, database_url: str) -> None:
     full.run("import")
     status, out, err = full.run("status")
-    assert (status, err) == (0, []) and out[0].startswith("PostgreSQL ") and ", schema 3, " in out[0]
+    assert (status, err) == (0, []) and out[0].startswith("PostgreSQL ") and ", schema 5, " in out[0]
     assert out[1:] == ["0 workers", "4 discussions, 12 documents, 6 searchable memories."]
     with contextlib.ExitStack() as stack:
         workers = [Worker(database_url, stack) for _ in range(3)]
@@ -488,6 +548,7 @@ def test_the_command_rekey_works_on_the_database(
             with PostgresMemories(database, "", folder, name, cipher=new) as memories:
                 assert [row["memory_text"] for row in memories.keyword_search("ledger")] == ["Mara hid the ledger."]
                 assert len(memories.embeddings("embedder")) == 1
+        goes_on(PostgresMessages(database, "", folder, "secret", write=True, cipher=new))
     monkeypatch.setenv("WILMER_API_KEY", NEW)
     assert "Mara hid the ledger." in run_memory(capsys, full, "show", "secret")
     status, _, err = rekey(full, monkeypatch, capsys)

@@ -1,4 +1,4 @@
-"""The index of a discussion's messages in an SQLite file, read and written on one connection."""
+"""The index of a discussion's messages, in an SQLite file or, in the classes that inherit, in another place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from Middleware.utilities.discussions.message_index.message_tables import (
     ON_PATH,
     PROVISIONAL,
     SETTLED,
+    FileStatements,
     MessageCodec,
+    Statements,
+    Versions,
 )
 from Middleware.utilities.discussions.message_index.order import Entry, Order
 from Middleware.utilities.discussions.message_index.row_writing import ChatFacts, Writing
@@ -38,7 +41,7 @@ from Middleware.utilities.discussions.vector_memory.cache import (
     raise_if_cancelled,
     vectors_of,
 )
-from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, file_in_folder, file_named
+from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, file_in_folder, file_named, warn_of_clear_data
 
 # Indexes whose order stays in memory: one of 10,000 messages takes some 5 MB.
 MOST_ORDERS = 8
@@ -117,19 +120,23 @@ class MessageIndex:
         mode: int | None = None,
         scope: CancelScope | None = None,
     ) -> None:
-        self.path, self._cipher, self._scope = path, cipher, scope
+        self.path, self._mode, self._scope = path, mode, scope
         self._database: sqlite3.Connection | None = None
+        # None: there is no index.
+        self._rows: Statements | None = None
         self._codec = MessageCodec(cipher)
-        # Where the words are looked for: in the file, or, of encrypted rows, in memory.
+        # Where the words are looked for: in the file, or, of rows without an index there, in memory.
         self._words: sqlite3.Connection | None = None
         self._in_file = False
-        if write or os.path.isfile(path):
-            self._database = tables.connect(path, create=write, mode=mode)
-            try:
-                self._prepare(write)
-            except BaseException:
-                self.close()
-                raise
+        # Within a transaction, those at its beginning.
+        self._versions_now: Versions | None = None
+        try:
+            self._open(write)
+            if self.exists and cipher.active and self._is_clear() and not write:
+                warn_of_clear_data()
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -140,43 +147,55 @@ class MessageIndex:
         self.close()
 
     def close(self) -> None:
-        """End the use of the file. May be called twice."""
+        """End the use of the index. May be called twice."""
+        self._rows = self._words = None
         if self._database is not None:
             self._database.close()
-            self._database = self._words = None
+            self._database = None
 
     @property
     def exists(self) -> bool:
-        return self._database is not None
+        return self._rows is not None
 
-    def _prepare(self, write: bool) -> None:
-        known = self._free(lambda: tables.table_names(self._db))
+    def all(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement; none without an index."""
+        return self._rows.all(statement, values) if self._rows is not None else []
+
+    @property
+    def cipher(self) -> Cipher:
+        """What the rows are stored with: the given cipher, or that of another of its keys."""
+        return self._codec.cipher
+
+    # -- the file ------------------------------------------------------------------------------------------------
+    def _open(self, write: bool) -> None:
+        if not write and not os.path.isfile(self.path):
+            return
+        self._database = database = tables.connect(self.path, create=write, mode=self._mode)
+        known = sqlite.when_free(lambda: tables.table_names(database), self._scope, BUSY_SECONDS)
         if write:
-            tables.use_write_ahead_log(self._db)
+            tables.use_write_ahead_log(database)
             if not known:
-                with sqlite.transaction(self._db, self._scope, BUSY_SECONDS):
-                    tables.create_tables(self._db, self._cipher)
-                known = tables.table_names(self._db)
+                with sqlite.transaction(database, self._scope, BUSY_SECONDS):
+                    tables.create_tables(database, self.cipher)
+                known = tables.table_names(database)
         if not known:
             self.close()
             return
+        self._rows = FileStatements(database, self._scope, BUSY_SECONDS)
         self._use_key()
         if write:
-            tables.encrypt(self._db, known, self._cipher, self._scope)
+            tables.encrypt(database, known, self.cipher, self._scope)
             self._use_key()
-            known = tables.table_names(self._db)
+            known = tables.table_names(database)
         self._in_file = tables.WORDS in known
-        self._words = self._db if self._in_file else None
+        self._words = database if self._in_file else None
+
+    def _is_clear(self) -> bool:
+        return self._in_file
 
     def _use_key(self) -> None:
-        stored = self._meta(tables.HASH_KEY)
-        if stored is None:
-            self._codec = MessageCodec(self._cipher)
-            return
         with file_named(file_in_folder(self.path)):
-            # What is encrypted with another of the cipher's keys keeps that key.
-            self._cipher = self._cipher.like(bytes(stored))
-            self._codec = MessageCodec(self._cipher, self._cipher.decrypt(bytes(stored)))
+            self._codec = MessageCodec.read(self.cipher, self._meta(tables.HASH_KEY))
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -184,51 +203,59 @@ class MessageIndex:
             raise sqlite3.ProgrammingError("the message index is not open for writing")
         return self._database
 
-    def _free(self, action: Any) -> Any:
-        return sqlite.when_free(action, self._scope, BUSY_SECONDS)
-
-    def all(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement; none without a file."""
-        database = self._database
-        if database is None:
-            return []
-        return list(self._free(lambda: database.execute(statement, values).fetchall()))
-
     def _meta(self, name: str) -> Any:
         found = self.all("SELECT value FROM meta WHERE name = ?", (name,))
         return found[0][0] if found else None
 
-    def _version(self) -> int:
-        return int(self._meta(tables.VERSION) or 0)
+    def _versions(self) -> Versions:
+        """Return the present versions. Within a transaction, they are those at its beginning."""
+        if self._versions_now is not None:
+            return self._versions_now
+        names = tables.VERSION, tables.GENERATION
+        found = dict(self.all("SELECT name, value FROM meta WHERE name IN (?, ?)", names))
+        return Versions(*(int(found.get(name, 0)) for name in names))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Statements]:
+        """Run the block as one transaction. At its end, ``_count`` was called if anything was changed."""
+        with sqlite.transaction(self._db, self._scope, BUSY_SECONDS):
+            yield FileStatements(self._db, self._scope, 0)
+
+    def _count(self, rows: Statements, after: Versions) -> None:
+        """Store the versions."""
+        pairs = zip((tables.VERSION, tables.GENERATION), after, strict=True)
+        rows.do(tables.PUT_META, [pair for pair in pairs if pair != (tables.GENERATION, 0)])
 
     def change_cipher(self, cipher: Cipher) -> None:
         """Store everything under another key, or in clear, and use that key from now on."""
         tables.convert(self._db, self._codec, cipher, self._scope)
-        self._cipher = cipher
+        self._codec = MessageCodec(cipher)
         self._use_key()
-
-    @property
-    def cipher(self) -> Cipher:
-        """What the rows are stored with: the given cipher, or that of another of its keys."""
-        return self._cipher
+        self._in_file = not cipher.active
+        self._words = self._db if self._in_file else None
 
     # -- writing -------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def writing(self) -> Iterator[Writing]:
-        """Run the block as one transaction. What is kept in memory of the file follows when it is stored."""
-        with sqlite.transaction(self._db, self._scope, BUSY_SECONDS):
-            version = self._version()
-            writing = Writing(self._db, self._codec, in_file=self._in_file)
-            yield writing
+        """Run the block as one transaction. What is kept in memory of the index follows when it is stored."""
+        with self._transaction() as rows:
+            before = after = self._versions()
+            self._versions_now = before
+            try:
+                writing = Writing(rows, self._codec, in_file=self._in_file)
+                yield writing
+            finally:
+                self._versions_now = None
             if writing.changed:
-                self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (tables.VERSION, version + 1))
+                after = Versions(before.version + 1, before.generation + writing.erased)
+                self._count(rows, after)
         order = self._kept_order()
         with held(order.lock, self._scope):
-            if writing.changed and order.version == version:
+            if writing.changed and order.versions == before:
                 for change in writing.changes:
                     change(order)
-                order.version = version + 1
-            order.recent = version + writing.changed, writing.recent
+                order.versions = after
+            order.recent = after, writing.recent
 
     def forget(self, numbers: Collection[int]) -> None:
         """Empty the texts of rows for good, in such a way that no page of the file keeps them."""
@@ -236,17 +263,22 @@ class MessageIndex:
             present = (self.units(some) for some in _batches(list(numbers), _MOST_VALUES))
             writing.forget(number for units in present for unit in units for number in unit.ids)
             writing.leave_no_traces()
-        conversion.forget_old_pages(self._db, self._scope)
+            if self._database is not None:
+                conversion.mark_old_pages(self._database)
+        if self._database is not None:
+            conversion.forget_old_pages(self._database, self._scope)
 
     def rebuild_index(self) -> int:
-        """Make the index of words again, unless it is only in memory; return how many rows a search may find."""
+        """Make the index of words again, also that in memory; return how many rows a search may find."""
         with self.writing() as writing:
-            writing.rebuild_words()
+            writing.changed = writing.erased = True
+            if self._in_file:
+                tables.rebuild_words(self._db, self._codec)
         return int(self.all(f"SELECT count(*) {tables.FOUND_ROWS}")[0][0])
 
     # -- what is kept in memory ----------------------------------------------------------------------------------
     def _kept_order(self) -> Order:
-        return process().one(_orders).get_or_make((self._place, self._cipher.mark), Order)
+        return process().one(_orders).get_or_make((self._place, self.cipher.mark), Order)
 
     @cached_property
     def _place(self) -> str:
@@ -255,42 +287,51 @@ class MessageIndex:
     def recent(self) -> Any:
         """Return what the last writing has left as ``recent``, if nothing was written since; else None."""
         found = self._kept_order().recent
-        return found[1] if found is not None and found[0] == self._version() else None
+        return found[1] if found is not None and found[0] == self._versions() else None
 
     @contextlib.contextmanager
     def order(self) -> Iterator[Order]:
-        """Hold the rows in their order, as they are in the file now."""
+        """Hold the rows in their order, as they are in the index now."""
         order = self._kept_order()
         with held(order.lock, self._scope):
-            if self._database is None:
+            if not self.exists:
                 order.clear()
-            elif order.version != (version := self._version()):
-                order.clear()
-                self._load(order)
-                order.version = version
-            if self._database is not None and not self._in_file:
+            elif order.versions != (versions := self._versions()):
+                if order.versions.generation != versions.generation:
+                    order.forget_words()
+                self._renew(order)
+                if not self._in_file:
+                    self._load_words(order)
+                order.versions = versions
+            if self.exists and not self._in_file:
                 self._words = order.index
             order.lay()
             yield order
 
-    def _load(self, order: Order) -> None:
+    def _renew(self, order: Order) -> None:
+        """Read the rows again, as far as they were written since they were read last."""
+        order.clear()
+        self._put(order, SETTLED)
+
+    def _put(self, order: Order, where: str, *values: object) -> None:
         decode = self._codec.decode_text
         columns = "id, conversation, place, role, speaker, words, said, state"
-        rows = self.all(f"SELECT {columns} FROM messages WHERE {SETTLED} ORDER BY conversation, place, id")
+        rows = self.all(f"SELECT {columns} FROM messages WHERE {where} ORDER BY conversation, place, id", values)
         for count, (number, conversation, place, role, speaker, words, said, state) in enumerate(rows):
             if count % _BATCH == 0:
                 raise_if_cancelled(self._scope)
             order.put(number, conversation, Entry(place, role, decode(speaker), words, said, state))
-        if not self._in_file:
-            self._load_words(order)
 
     def _load_words(self, order: Order) -> None:
-        """Index the words of encrypted rows in memory, as far as they are not."""
-        missing = [number for number in order.numbers() if number not in order.indexed]
-        for some in _batches(missing, _BATCH):
+        """Index the words of rows in memory, as far as they are not."""
+        for some in _batches(order.without_words(), _BATCH):
             raise_if_cancelled(self._scope)
             for row in self.rows(some):
-                order.add_words(row.id, " ".join(index_words(row.text)), " ".join(index_words(row.when_words)))
+                words = " ".join(index_words(row.text))
+                if row.id in order.indexed:
+                    # Its time has changed in another process.
+                    order.drop_words(row.id, words, order.indexed[row.id][1])
+                order.add_words(row.id, words, " ".join(index_words(row.when_words)), row.said)
 
     # -- conversations -------------------------------------------------------------------------------------------
     def keys(self, messages: Iterable[PathMessage]) -> list[Keys]:
@@ -325,7 +366,7 @@ class MessageIndex:
     def _known(self, number: int, places: dict[str, list[Place]], history: Sequence[PathMessage]) -> Known:
         used = self.all("SELECT used FROM conversations WHERE id = ?", (number,))
         # More than twice the history is as good as any more.
-        count = f"SELECT count(*) FROM (SELECT 1 FROM messages WHERE conversation = ? AND {_SHOWN} LIMIT ?)"
+        count = f"SELECT count(*) FROM (SELECT 1 FROM messages WHERE conversation = ? AND {_SHOWN} LIMIT ?) AS counted"
         length = self.all(count, (number, 2 * len(history) + 1))[0][0]
         first = self.keys_of(self.path_units(number, limit=4), history)
         return Known(number, used[0][0] if used else 0, first, length, {key: sorted(at) for key, at in places.items()})
@@ -399,13 +440,16 @@ class MessageIndex:
 
     def undecodable(self) -> list[int]:
         """Return the ids of the rows whose tokens do not decrypt."""
-        found: list[int] = []
-        for (number,) in self.all("SELECT id FROM messages ORDER BY id"):
-            try:
-                self.rows([number])
-            except DataKeyError:
-                found.append(number)
-        return found
+        numbers = [row[0] for row in self.all("SELECT id FROM messages ORDER BY id")]
+        return [number for some in _batches(numbers, _BATCH) for number in self._lost(some)]
+
+    def _lost(self, numbers: Sequence[int]) -> list[int]:
+        try:
+            self.rows(numbers)
+        except DataKeyError:
+            half = len(numbers) // 2
+            return [*self._lost(numbers[:half]), *self._lost(numbers[half:])] if half else list(numbers)
+        return []
 
     def newest(self, limit: int, behind: int | None = None) -> list[MessageRow]:
         """Return rows that are not forgotten, the newest conversation first, and in each the newest message.
@@ -460,9 +504,9 @@ class MessageIndex:
 
     def similarities(self, vector: Sequence[float], model: str) -> dict[int, float]:
         """Return for each message with a vector of this model how similar that is, from -1 to 1."""
-        if self._database is None:
+        if not self.exists:
             return {}
-        vectors = vectors_of(self._place, model, self._cipher)
+        vectors = vectors_of(self._place, model, self.cipher)
         return vectors.current(self._rows_state, lambda known: self._vectors(model, known), self._scope).similarities(
             vector
         )
@@ -470,7 +514,7 @@ class MessageIndex:
     def _rows_state(self) -> RowsState:
         # Ids are not used again, and vectors of deleted messages do no harm: only another file begins again.
         first = tuple(self.all("SELECT id, key, seen FROM messages ORDER BY id LIMIT 1"))
-        return RowsState((first, self._version()), first)
+        return RowsState((first, self._versions()), first)
 
     def _vectors(self, model: str, known: Collection[int]) -> list[tuple[int, bytes]]:
         """Return the vectors of a model but those of the given messages."""
@@ -485,9 +529,8 @@ class MessageIndex:
 
     # -- searching, inside ``order`` -----------------------------------------------------------------------------
     def message_count(self) -> int:
-        """Return the number of messages; a long one has several rows, whose places differ by less than one."""
-        found = self.all(tables.COUNT_MESSAGES)
-        return int(found[0][0]) if found else 0
+        """Return the number of messages; a long one has several rows."""
+        return int(next(iter(self.all(tables.COUNT_MESSAGES)), (0,))[0])
 
     def occurrences(self, term: Term) -> Occurrences:
         """Return where a term occurs, among all rows in the index of words."""
@@ -507,11 +550,10 @@ class MessageIndex:
         return [row[0] for row in self._search("rowid", query)]
 
     def _search(self, what: str, query: str) -> list[tuple[Any, ...]]:
-        words = self._words
-        if words is None:
+        if self._words is None:
             return []
         statement = f"SELECT {what} FROM messages_fts WHERE messages_fts MATCH ?"
-        return list(self._free(lambda: words.execute(statement, (query,)).fetchall()))
+        return FileStatements(self._words, self._scope, BUSY_SECONDS).all(statement, (query,))
 
 
 def _any_of(term: Term) -> str:

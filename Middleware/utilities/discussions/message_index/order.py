@@ -22,6 +22,7 @@ from Middleware.utilities.discussions.message_index.message_tables import (
     INSERT_WORDS,
     ON_PATH,
     PROVISIONAL,
+    Versions,
 )
 
 # Seconds. After a longer pause, a message has nothing to do with the one before.
@@ -31,6 +32,8 @@ SLOT_BITS = 24
 # What keeps two parts of a conversation apart: neighbours are at most two slots away.
 _GAP = 3
 ON_THE_PATH = (ON_PATH, PROVISIONAL)
+# No time of a row is equal to this.
+_UNKNOWN = (-1 << 63, "")
 
 
 class Entry(NamedTuple):
@@ -76,7 +79,7 @@ class Order:
     """The rows of all conversations that are no longer tentative. Hold ``lock`` while you use them.
 
     Attributes:
-        version: of the file, when it was read last; -1 before that.
+        versions: of the index, when it was read last.
         slots: the slot of each row on the path; ``at``: the reverse.
         sizes: the words of each slot; ``by_speaker``: the slots of each speaker, or of a role for rows without one.
         count, words: of all rows in the index of words.
@@ -86,10 +89,10 @@ class Order:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        # The words of encrypted rows, and the ids of these rows.
+        # The words of rows of which there is no index elsewhere; and of each such row its time, and the words of that.
         self._words: sqlite3.Connection | None = None
-        self.indexed: set[int] = set()
-        self.recent: tuple[int, object] | None = None
+        self.indexed: dict[int, tuple[int | None, str]] = {}
+        self.recent: tuple[Versions, object] | None = None
         self.clear()
 
     def __del__(self) -> None:
@@ -98,7 +101,7 @@ class Order:
 
     def clear(self) -> None:
         """Forget the order of the rows; their words do not change."""
-        self.version = -1
+        self.versions = Versions()
         self.slots: dict[int, int] = {}
         self.at: dict[int, int] = {}
         self.sizes: dict[int, int] = {}
@@ -179,7 +182,7 @@ class Order:
         self.by_speaker.setdefault(key, set()).add(slot)
         chat.last = slot, entry
 
-    # -- words of encrypted rows ---------------------------------------------------------------------------------
+    # -- words of rows without another index ---------------------------------------------------------------------
     @property
     def index(self) -> sqlite3.Connection:
         """The index of words in memory. It holds no texts."""
@@ -188,19 +191,35 @@ class Order:
             self._words.execute(INDEX_TABLE)
         return self._words
 
-    def add_words(self, number: int, words: str, dates: str) -> None:
+    def add_words(self, number: int, words: str, dates: str, said: int | None) -> None:
         self.index.execute(INSERT_WORDS, (number, words, dates))
-        self.indexed.add(number)
+        self.indexed[number] = said, dates
 
     def drop_words(self, number: int, words: str, dates: str) -> None:
         if number in self.indexed:
             self.index.execute(DELETE_WORDS, (number, words, dates))
-            self.indexed.remove(number)
+            del self.indexed[number]
+
+    def forget_words(self) -> None:
+        if self._words is not None:
+            self._words.close()
+        self._words = None
+        self.indexed.clear()
+
+    def without_words(self) -> list[int]:
+        """Return the ids of the rows whose words are not indexed, or not those of their present time."""
+        known = self.indexed.get
+        return [
+            number
+            for number, chat in self._chat_of.items()
+            if (entry := chat.entries[number]).state != FORGOTTEN and known(number, _UNKNOWN)[0] != entry.said
+        ]
 
     # -- reading -------------------------------------------------------------------------------------------------
-    def numbers(self) -> Iterable[int]:
-        """Return the ids of all rows."""
-        return self._chat_of.keys()
+    @property
+    def marks(self) -> tuple[int, int]:
+        """What differs if this object lacks a row, or has one that is gone: the number and the sum of all ids."""
+        return len(self._chat_of), sum(self._chat_of)
 
     def entry(self, number: int) -> Entry:
         return self._chat_of[number].entries[number]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -18,10 +17,10 @@ from Middleware.utilities.discussions.message_index.message_tables import (
     HAS_TEXT,
     ON_PATH,
     MessageCodec,
+    Statements,
 )
 from Middleware.utilities.discussions.message_index.order import Entry, Order
 from Middleware.utilities.discussions.message_index.words import index_words
-from Middleware.utilities.discussions.vector_memory import conversion
 
 # Of tentative conversations, so many are kept.
 MOST_TENTATIVE = 20
@@ -90,19 +89,20 @@ class Writing:
     Attributes:
         changed: anything was written; recent: what the next writing is to find, see ``MessageIndex.recent``.
         found: the ids of rows that searches find from now on.
+        erased: a text was deleted by the user, so that its words must not stay in the memory of any process.
     """
 
-    def __init__(self, database: sqlite3.Connection, codec: MessageCodec, *, in_file: bool) -> None:
-        self._database, self._codec, self._in_file = database, codec, in_file
+    def __init__(self, rows: Statements, codec: MessageCodec, *, in_file: bool) -> None:
+        self._rows, self._codec, self._in_file = rows, codec, in_file
         self._next = 0
         self.changes: list[Callable[[Order], object]] = []
-        self.changed = False
+        self.changed = self.erased = False
         self.recent: Any = None
         self.found: list[int] = []
 
-    def _do(self, statement: str, *values: object) -> sqlite3.Cursor:
+    def _do(self, statement: str, *values: object) -> None:
         self.changed = True
-        return self._database.execute(statement, values)
+        self._rows.do(statement, [values])
 
     # -- rows ----------------------------------------------------------------------------------------------------
     def add(self, message: NewMessage, *, indexed: bool = True) -> StoredRow:
@@ -147,12 +147,9 @@ class Writing:
     def _new_number(self) -> int:
         # Not one that a dropped row had: an index of words in memory may still know that.
         if not self._next:
-            found = self._database.execute(
-                "SELECT max(coalesce((SELECT max(id) FROM messages), 0) + 1, "
-                "coalesce((SELECT value FROM meta WHERE name = ?), 0))",
-                (tables.NEXT,),
-            )
-            self._next = found.fetchone()[0]
+            [(last,)] = self._rows.all("SELECT coalesce(max(id), 0) FROM messages")
+            dropped = self._rows.all("SELECT value FROM meta WHERE name = ?", (tables.NEXT,))
+            self._next = max(last + 1, *(int(value) for (value,) in dropped), 0)
         self._next += 1
         return self._next - 1
 
@@ -161,7 +158,7 @@ class Writing:
         if self._in_file:
             self._do(tables.INSERT_WORDS, number, words, dates)
         else:
-            self.changes.append(lambda order: order.add_words(number, words, dates))
+            self.changes.append(lambda order: order.add_words(number, words, dates, entry.said))
         self.changes.append(lambda order: order.put(number, conversation, entry))
         self.found.append(number)
 
@@ -201,14 +198,11 @@ class Writing:
             if self._in_file:
                 self._do(tables.INSERT_WORDS, number, words, " ".join(index_words(after)))
             else:
-                self.changes.append(lambda order: order.add_words(number, words, " ".join(index_words(after))))
+                self.changes.append(lambda order: order.add_words(number, words, " ".join(index_words(after)), said))
         self.changes.append(lambda order: order.change(number, said=said))
 
     def _row(self, number: int, columns: str) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = self._database.execute(
-            f"SELECT {columns} FROM messages WHERE id = ?", (number,)
-        ).fetchone()
-        return found
+        return self._rows.all(f"SELECT {columns} FROM messages WHERE id = ?", (number,))[0]
 
     def _forget_words(self, number: int, text: str, when_words: str) -> None:
         words, dates = " ".join(index_words(text)), " ".join(index_words(when_words))
@@ -221,7 +215,7 @@ class Writing:
         """Delete rows for good."""
         decode = self._codec.decode_text
         # Before the newest one goes.
-        self._do("INSERT OR REPLACE INTO meta VALUES (?, ?)", tables.NEXT, self._new_number())
+        self._do(tables.PUT_META, tables.NEXT, str(self._new_number()))
         for number in numbers:
             text, when_words, conversation = self._row(number, "text, when_words, conversation")
             if not self._is_tentative(conversation):
@@ -233,6 +227,7 @@ class Writing:
     def forget(self, numbers: Iterable[int]) -> None:
         """Empty the texts of rows that the user deletes; their keys stay, so that they do not come back."""
         decode = self._codec.decode_text
+        self.erased = True
         for number in numbers:
             text, when_words, conversation = self._row(number, "text, when_words, conversation")
             if not self._is_tentative(conversation):
@@ -245,59 +240,49 @@ class Writing:
             self.changes.append(lambda order, number=number: order.remove(number))  # type: ignore[misc]
 
     def leave_no_traces(self) -> None:
-        """Drop the words of deleted entries from the index, and let the pages that held texts be dropped."""
+        """Drop the words of deleted entries from the index in the file."""
         if self._in_file:
             self._do(f"INSERT INTO {tables.WORDS} ({tables.WORDS}) VALUES ('optimize')")
-        conversion.mark_old_pages(self._database)
-
-    def rebuild_words(self) -> None:
-        """Make the index of words again, if it is in the file."""
-        self.changed = True
-        if self._in_file:
-            tables.rebuild_words(self._database, self._codec)
 
     def limit(self, most: int) -> None:
         """Delete rows if there are too many: those elsewhere first, then the oldest."""
         # Never too low. One of both alone is found at once, both together are not.
         ends = "SELECT (SELECT min(id) FROM messages), (SELECT max(id) FROM messages)"
-        first, last = self._database.execute(ends).fetchone()
+        [(first, last)] = self._rows.all(ends)
         if last is None or last - first < most * _SLACK:
             return
-        count = self._database.execute("SELECT count(*) FROM messages").fetchone()[0]
+        [(count,)] = self._rows.all("SELECT count(*) FROM messages")
         if count > most * _SLACK:
             # What is on the path was seen with each request of its conversation.
-            oldest = self._database.execute(
+            oldest = self._rows.all(
                 "SELECT m.id FROM messages m JOIN conversations c ON c.id = m.conversation ORDER BY "
                 f"m.state <> {ELSEWHERE}, CASE m.state WHEN {ELSEWHERE} THEN m.seen ELSE c.used END, "
                 "m.conversation, m.place LIMIT ?",
                 (count - most,),
             )
-            self.drop([row[0] for row in oldest.fetchall()])
+            self.drop([row[0] for row in oldest])
 
     # -- conversations -------------------------------------------------------------------------------------------
     def next_conversation(self) -> int:
-        found = self._database.execute("SELECT coalesce(max(id), 0) + 1 FROM conversations").fetchone()
-        return int(found[0])
+        return int(self._rows.all("SELECT coalesce(max(id), 0) + 1 FROM conversations")[0][0])
 
     def _is_tentative(self, number: int) -> bool:
-        found = self._database.execute("SELECT tentative FROM conversations WHERE id = ?", (number,)).fetchone()
-        return bool(found and found[0])
+        found = self._rows.all("SELECT tentative FROM conversations WHERE id = ?", (number,))
+        return bool(found and found[0][0])
 
     def settle(self, number: int) -> None:
         """Let the rows of a conversation be found, which has been tentative until now."""
         decode = self._codec.decode_text
-        self._do("UPDATE conversations SET tentative = 0 WHERE id = ?", number)
+        self._do("UPDATE conversations SET tentative = ? WHERE id = ?", False, number)
         columns = "id, place, role, speaker, text, words, said, state, when_words"
-        for row in self._database.execute(
-            f"SELECT {columns} FROM messages WHERE conversation = ?", (number,)
-        ).fetchall():
+        for row in self._rows.all(f"SELECT {columns} FROM messages WHERE conversation = ?", (number,)):
             entry = Entry(row[1], row[2], decode(row[3]), row[5], row[6], row[7])
             self._index(row[0], number, entry, " ".join(index_words(decode(row[4]))), decode(row[8]))
 
     def renumber(self, number: int, room: Mapping[int, int]) -> None:
         """Give the rows of a conversation places with a distance of 1. ``room``: more in front of a row, by its id."""
         where = "conversation = ? ORDER BY place, id"
-        rows = self._database.execute(f"SELECT {COMPARED} FROM messages WHERE {where}", (number,)).fetchall()
+        rows = self._rows.all(f"SELECT {COMPARED} FROM messages WHERE {where}", (number,))
         place = -1
         for unit in units_of(StoredRow(*row) for row in rows):
             place += 1 + room.get(unit.rows[0].id, 0)
@@ -309,19 +294,19 @@ class Writing:
 
     def put_chat(self, number: int, used: int, tentative: bool, facts: ChatFacts) -> None:
         """Note a request of a conversation; of tentative ones, only the newest are kept."""
-        last = self._database.execute("SELECT id, used FROM conversations ORDER BY used DESC LIMIT 1").fetchone()
         # The last one used has the highest number, if requests come within a second, or a clock goes back.
-        used = used if last is None else max(used, last[1] + (last[0] != number))
+        for last, before in self._rows.all("SELECT id, used FROM conversations ORDER BY used DESC LIMIT 1"):
+            used = max(used, before + (last != number))
         self._do("INSERT OR REPLACE INTO conversations VALUES (?, ?, ?)", number, used, tentative)
         text = self._codec.encode_text(facts.written())
-        self._do("INSERT OR REPLACE INTO meta VALUES (?, ?)", f"{tables.CHAT}{number}", text)
+        self._do(tables.PUT_META, f"{tables.CHAT}{number}", text)
         if tentative:
-            old = "SELECT id FROM conversations WHERE tentative ORDER BY used DESC LIMIT -1 OFFSET ?"
-            for (other,) in self._database.execute(old, (MOST_TENTATIVE,)).fetchall():
+            others = self._rows.all("SELECT id FROM conversations WHERE tentative ORDER BY used DESC")
+            for (other,) in others[MOST_TENTATIVE:]:
                 self.drop_conversation(other)
 
     def drop_conversation(self, number: int) -> None:
-        rows = self._database.execute("SELECT id FROM messages WHERE conversation = ?", (number,)).fetchall()
+        rows = self._rows.all("SELECT id FROM messages WHERE conversation = ?", (number,))
         self.drop([row[0] for row in rows])
         self._do("DELETE FROM conversations WHERE id = ?", number)
         self._do("DELETE FROM meta WHERE name = ?", f"{tables.CHAT}{number}")

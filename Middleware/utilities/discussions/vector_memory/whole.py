@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import NamedTuple, Protocol
 
 from Middleware.utilities import sqlite
@@ -140,39 +141,43 @@ def write_file(path: str, discussion_id: str, rows: WholeMemories, mode: int) ->
 
     Raises sqlite3.Error and OSError.
     """
+    with replacing(path, mode) as database, sqlite.transaction(database):
+        schema.create_tables(database)
+        encrypted = False
+        for memory in rows.memories():
+            encrypted = encrypted or is_token(memory.memory_text)
+            database.execute("INSERT INTO memories VALUES (?, ?, ?, ?, ?)", (memory.id, discussion_id, *memory[1:4]))
+            if memory.with_topics:
+                database.execute("INSERT INTO memory_indexed_topics VALUES (?)", (memory.id,))
+            if memory.chunk is not None:
+                schema.create_chunk_tables(database)
+                database.execute("INSERT INTO memory_chunks VALUES (?, ?)", (memory.id, memory.chunk))
+        database.executemany("INSERT INTO memory_embeddings VALUES (?, ?, ?, ?)", map(_vector, rows.vectors()))
+        for entry in rows.log():
+            database.execute(
+                "INSERT INTO vector_memory_hash_log VALUES (?, ?, ?, ?)",
+                (entry.id, discussion_id, entry.message_hash, entry.timestamp),
+            )
+            if entry.place is not None:
+                database.execute("INSERT INTO vector_memory_hash_places VALUES (?, ?)", (entry.id, entry.place))
+            if entry.sources is not None:
+                schema.create_chunk_tables(database)
+                schema.insert_sources(database, entry.id, json.loads(entry.sources), entry.follows)
+        if hash_key := rows.hash_key():
+            schema.create_chunk_tables(database)
+            database.execute("INSERT INTO vector_memory_sources (log_id, sources) VALUES (0, ?)", (hash_key,))
+        # The index of an encrypted database exists only in memory.
+        if not encrypted:
+            conversion.write_index(database, Codec())
+
+
+@contextmanager
+def replacing(path: str, mode: int) -> Iterator[sqlite3.Connection]:
+    """Make a database in the block that takes the place of a file at its end."""
     unfinished = f"{path}.{secrets.token_hex(8)}.tmp"
     try:
         with closing(schema.connect(unfinished, create=True, mode=mode)) as database:
-            with sqlite.transaction(database):
-                schema.create_tables(database)
-                encrypted = False
-                for memory in rows.memories():
-                    encrypted = encrypted or is_token(memory.memory_text)
-                    database.execute(
-                        "INSERT INTO memories VALUES (?, ?, ?, ?, ?)", (memory.id, discussion_id, *memory[1:4])
-                    )
-                    if memory.with_topics:
-                        database.execute("INSERT INTO memory_indexed_topics VALUES (?)", (memory.id,))
-                    if memory.chunk is not None:
-                        schema.create_chunk_tables(database)
-                        database.execute("INSERT INTO memory_chunks VALUES (?, ?)", (memory.id, memory.chunk))
-                database.executemany("INSERT INTO memory_embeddings VALUES (?, ?, ?, ?)", map(_vector, rows.vectors()))
-                for entry in rows.log():
-                    database.execute(
-                        "INSERT INTO vector_memory_hash_log VALUES (?, ?, ?, ?)",
-                        (entry.id, discussion_id, entry.message_hash, entry.timestamp),
-                    )
-                    if entry.place is not None:
-                        database.execute("INSERT INTO vector_memory_hash_places VALUES (?, ?)", (entry.id, entry.place))
-                    if entry.sources is not None:
-                        schema.create_chunk_tables(database)
-                        schema.insert_sources(database, entry.id, json.loads(entry.sources), entry.follows)
-                if hash_key := rows.hash_key():
-                    schema.create_chunk_tables(database)
-                    database.execute("INSERT INTO vector_memory_sources (log_id, sources) VALUES (0, ?)", (hash_key,))
-                # The index of an encrypted database exists only in memory.
-                if not encrypted:
-                    conversion.write_index(database, Codec())
+            yield database
             sqlite.use_write_ahead_log(database)
         for ending in ("-wal", "-shm", "-journal"):
             _remove(path + ending)

@@ -141,10 +141,7 @@ class RecallHandler(BaseHandler):
         scope = context.request.cancel_scope
         try:
             with contextlib.ExitStack() as opened:
-                index = state.messages(scope=scope)
-                if index is None:
-                    return None
-                opened.enter_context(index)
+                index = opened.enter_context(state.messages(scope=scope))
                 search = self._search(context, remembered)
                 facts = opened.enter_context(state.memories(scope=scope)) if "facts" in search.sources else None
                 if facts is not None:

@@ -2,25 +2,64 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from Middleware.models.process import process
 from Middleware.services.memory.message_texts import parts_of
 from Middleware.utilities.conversations.message_keys import path_messages, recognised
+from Middleware.utilities.discussions.message_index import message_rows
 from Middleware.utilities.discussions.message_index.filling import Filled
 from Middleware.utilities.discussions.message_index.filling import fill as fill_index
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
 from Middleware.utilities.discussions.message_index.row_writing import NewMessage
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
+from Tests.utilities.discussions.vector_memory.lab import bytes_on_disk
+
+if TYPE_CHECKING:
+    from Middleware.addons.postgres.database import Database
 
 DAY = 86_400
 START = 1_770_000_000
 
 
+databases: list[Database] = []
+"""The state database in which the test's indexes are; empty: they are files."""
+
+
 def opened(folder: Path, cipher: Cipher = NO_CIPHER, *, write: bool = True, **options: Any) -> MessageIndex:
+    if databases:
+        from Middleware.addons.postgres.message_store import PostgresMessages
+
+        return PostgresMessages(databases[-1], str(folder), "", "chat", write=write, cipher=cipher, **options)
     return MessageIndex(str(folder / "message_index.db"), write=write, cipher=cipher, **options)
+
+
+@contextlib.contextmanager
+def another_process() -> Iterator[None]:
+    """Let the block find nothing of what this process keeps in memory of indexes."""
+    make = message_rows._orders
+    kept = process().one(make)
+    process().put(make, make())
+    try:
+        yield
+    finally:
+        process().put(make, kept)
+
+
+def stored(folder: Path) -> bytes:
+    """All that is stored of the index in a folder, with the files next to it."""
+    if not databases:
+        return bytes_on_disk(folder)
+    rows = databases[-1].read(
+        "SELECT concat(m, e) FROM wilmer.discussions d JOIN wilmer.messages m ON m.discussion = d.id "
+        "LEFT JOIN wilmer.message_meta e ON e.discussion = d.id WHERE space = %s",
+        (str(folder),),
+    )
+    return "\n".join(row[0] for row in rows).encode()
 
 
 def said(text: str, speaker: str | None = None, place: float = 0, conversation: int = 1, **fields: Any) -> NewMessage:

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
+from Middleware.utilities.discussions.message_index.terms import Term
 from Tests.amounts import amount
 from Tests.tables import check_all, table
 from Tests.utilities.discussions.message_index.lab import on_path, opened, request
+
+pytestmark = pytest.mark.usefixtures("anywhere")
 
 Said = tuple[str, str]
 SEEDS = amount(2, 40)
@@ -178,7 +181,8 @@ def test_lore_at_a_fixed_depth(tmp_path: Path) -> None:
 
 def test_tentative_conversations_are_found_by_no_search(tmp_path: Path) -> None:
     def found() -> list[int]:
-        return [row[0] for row in index.all("SELECT rowid FROM messages_fts WHERE messages_fts MATCH 'title'")]
+        with index.order():
+            return index.occurrences(Term(("title",))).full
 
     with opened(tmp_path) as index:
         for number in range(30):

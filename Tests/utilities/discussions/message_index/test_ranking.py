@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +17,7 @@ from Middleware.utilities.discussions.message_index.ranking import Ranking, best
 from Middleware.utilities.discussions.message_index.row_writing import NewMessage
 from Middleware.utilities.discussions.message_index.terms import Term
 from Tests.properties import examples
-from Tests.utilities.discussions.message_index.lab import DAY, START, chat, fill, opened, said
+from Tests.utilities.discussions.message_index.lab import DAY, START, another_process, chat, fill, opened, said
 
 WORDS = ("loom", "harbour", "violet", "lantern", "lanterns")
 TERMS = [Term(("loom",)), Term(("harbour",)), Term(("violet",)), Term(("lantern",), "lante")]
@@ -149,14 +148,24 @@ def test_common_terms_only_add_to_rows_of_rarer_ones(tmp_path: Path, monkeypatch
         assert sorted(_best(index, "loom")) == [6, 7, 8, 9, 10]
 
 
-def test_what_is_kept_in_memory_follows_the_file(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("anywhere")
+def test_what_is_kept_in_memory_follows_the_index(tmp_path: Path) -> None:
     with opened(tmp_path) as mine, opened(tmp_path) as another:
         fill(mine, chat("a loom"))
         assert _best(mine, "loom") == [1]
         fill(another, [said("the loom again", place=1)])
         assert _best(mine, "loom") == [1, 2]
-        # As another process writes: only the file knows.
-        with closing(sqlite3.connect(mine.path)) as elsewhere, elsewhere:
-            elsewhere.execute("UPDATE messages SET state = ? WHERE id = 1", (ELSEWHERE,))
-            elsewhere.execute("UPDATE meta SET value = value + 1 WHERE name = 'version'")
-        assert _best(mine, "loom") == [2]
+        with another_process(), another.writing() as writing:
+            writing.set_state([1], ELSEWHERE)
+            writing.add(said("a harbour", place=2))
+        assert (_best(mine, "loom"), _best(mine, "harbour")) == ([2, 3], [3, 2])
+        with another_process(), another.writing() as writing:
+            writing.set_said(2, START, 1, lambda text: "violet 2026")
+        assert (_best(mine, "violet"), _best(mine, "loom")) == ([2], [2, 3])
+        with another_process(), another.writing() as writing:
+            writing.set_said(2, START + DAY, 1, lambda text: "lantern 2026")
+            writing.drop([1])
+        assert (_best(mine, "violet"), _best(mine, "lantern")) == ([], [2])
+        with another_process(), another.writing() as writing:
+            writing.forget([3])
+        assert (_best(mine, "harbour"), _best(mine, "loom")) == ([], [2])
