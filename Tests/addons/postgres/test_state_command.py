@@ -192,8 +192,8 @@ def test_a_server_in_file_mode_works_on_what_was_exported(
         assert [row["memory_text"] for row in memories.keyword_search("ledger")] == ["Mara hid the ledger."]
     with full.folder("plain").memories(write=True) as memories:
         assert memories.keyword_search("ledger") == [] and len(memories.keyword_search("zoo;inspector")) == 2
-        assert memories.store_chunk([("new", "{}")], "i") == [4]
-        assert [message.hash for message in memories.logged_messages(2)] == ["i", "h"]
+        assert memories.store_chunk([("new", "{}")], "j") == [5]
+        assert [message.hash for message in memories.logged_messages(2)] == ["j", "i"]
     for state in (full.folder("secret", KEY), full.folder("plain")):
         goes_on(state.messages(write=True))
 
@@ -207,7 +207,7 @@ def test_workers_find_what_was_imported(full: StateLab, database_url: str) -> No
             assert len(memories.embeddings("embedder")) == 1
         with PostgresMemories(database, "", "", "plain", write=True) as memories:
             assert [row["id"] for row in memories.keyword_search("zoo")] == [3]
-            assert memories.store_chunk([("new", "{}")], "i") == [4]
+            assert memories.store_chunk([("new", "{}")], "j") == [5]
         goes_on(PostgresMessages(database, "", HASH, "secret", write=True, cipher=cipher))
         goes_on(PostgresMessages(database, "", "", "plain", write=True))
 
@@ -426,7 +426,7 @@ def test_status(full: StateLab, database_url: str) -> None:
     full.run("import")
     status, out, err = full.run("status")
     assert (status, err) == (0, []) and out[0].startswith("PostgreSQL ") and ", schema 5, " in out[0]
-    assert out[1:] == ["0 workers", "4 discussions, 12 documents, 6 searchable memories."]
+    assert out[1:] == ["0 workers", "4 discussions, 12 documents, 8 searchable memories."]
     with contextlib.ExitStack() as stack:
         workers = [Worker(database_url, stack) for _ in range(3)]
         for worker, settings in zip(workers, "abb", strict=True):
