@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.services.memory.embedding_service import vector_of
-from Middleware.services.memory.recalled_facts import Fact, ranked_facts
+from Middleware.services.memory.recalled_facts import Fact, ranked_facts, sources_of
 from Middleware.services.memory.who_said_it import said_by_another
+from Middleware.utilities.conversations.message_keys import path_messages
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex, MessageRow, Occurrences
 from Middleware.utilities.discussions.message_index.order import Order
 from Middleware.utilities.discussions.message_index.ranking import Ranking, best, with_neighbours
@@ -26,6 +27,7 @@ from Middleware.utilities.discussions.vector_memory.searchable import Searchable
 from Middleware.utilities.relative_dates import resolve, spelled
 from Middleware.utilities.said_times import SERVER, Calendar
 from Middleware.utilities.stop_words import ENGLISH, GERMAN
+from Middleware.utilities.text_utils import escape_braces
 from Middleware.utilities.vector_math_utils import reciprocal_rank_fusion
 
 logger = logging.getLogger(__name__)
@@ -140,6 +142,8 @@ class _Search:
         self._index, self._search, self._scope = index, search, scope
         self._memories = facts if FACTS in search.sources else None
         self._facts: dict[int, Fact] = {}
+        # Of the facts: the keys of the messages that they were made of.
+        self._sources: dict[int, frozenset[str]] = {}
         # Of the question, with the model that has made it.
         self._meaning: tuple[list[float], str] | None = None
 
@@ -227,6 +231,7 @@ class _Search:
         near = self._near_facts()
         if self._memories is not None:
             self._facts = ranked_facts(self._memories, query, self._search.calendar, near)
+            self._sources = sources_of(self._memories, self._facts.keys())
         facts = [-1 - number for number, fact in self._facts.items() if fact.score]
         lists = list(messages), facts, meant, [-1 - number for number in near if number in self._facts]
         keys = reciprocal_rank_fusion(lists, _FUSION, (1, 1, _MEANING, _MEANING))
@@ -262,7 +267,7 @@ class _Search:
         results = list[Found]()
         tried: int | None = None
         for found in ranked:
-            if any(_repeats(found, other) for other in results):
+            if any(_repeats(found, other) for other in results) or self._is_made_of(found, results):
                 continue
             group = self._with_neighbours(found, around, results)
             cost = sum(line_tokens(one.line) for one in group)
@@ -280,6 +285,14 @@ class _Search:
             if tried == _TRIED_AFTER:
                 break
         return results
+
+    def _is_made_of(self, found: Found, results: Sequence[Found]) -> bool:
+        """Return whether a result is a fact, and all messages that it was made of are results."""
+        sources = self._sources.get(found.fact.id) if found.fact is not None else None
+        rows = [other.row for other in results if other.row is not None]
+        if not sources or self._memories is None or len(rows) < len(sources):
+            return False
+        return sources <= {*self._memories.stored_keys(key for row in rows for key in _keys_of(row))}
 
     def _with_neighbours(
         self, found: Found, around: dict[int, tuple[list[int], list[int]]], known: Sequence[Found]
@@ -301,6 +314,12 @@ def _repeats(found: Found, chosen: Found) -> bool:
         return True
     # A memory quotes a message with other marks around it, or in other letters.
     return chosen.fact is not None and stands_in(index_words(found.text), index_words(chosen.text))
+
+
+def _keys_of(row: MessageRow) -> tuple[str, ...]:
+    """Return the keys of a message, with and without its speaker. Those of parts of a message are other ones."""
+    spoken = f"{row.speaker}: {row.text}" if row.speaker else row.text
+    return path_messages([{"role": row.role, "content": escape_braces(spoken)}])[0].keys
 
 
 def one_line(text: str) -> str:

@@ -61,6 +61,14 @@ def ranked_facts(
     return {fact.id: fact for fact in sorted(facts, key=lambda fact: (-fact.score, fact.id))}
 
 
+def sources_of(memories: SearchableMemories, numbers: Collection[int]) -> dict[int, frozenset[str]]:
+    """Return the keys, as stored, of the messages that memories were made of; those without any are left out."""
+    if not numbers or not memories.has_chunks:
+        return {}
+    sources = {chunk.id: frozenset(chunk.sources) for chunk in memories.chunks()}
+    return {number: sources[chunk] for number, chunk in memories.chunks_of(numbers).items() if sources.get(chunk)}
+
+
 def _ids(memories: SearchableMemories, term: Term) -> dict[int, float]:
     """Return the memories with a term, and how much of it is in them."""
     if is_pair(term.words[0]):

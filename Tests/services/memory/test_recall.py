@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from Middleware.services.memory.recall import Recall, cut_to, line_tokens, recall
+from Middleware.utilities.conversations.message_keys import path_messages
+from Middleware.utilities.conversations.trail import Piece
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
+from Middleware.utilities.discussions.vector_memory.searchable import Origin
+from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
+from Middleware.utilities.text_utils import escape_braces
 from Tests.tables import table
 from Tests.utilities.discussions.message_index.lab import chat, fill, opened, said
-from Tests.utilities.discussions.vector_memory.lab import item
+from Tests.utilities.discussions.vector_memory.lab import CIPHER, item
 from Tests.utilities.discussions.vector_memory.lab import opened as opened_memories
 
 CHAT = (
@@ -93,6 +99,38 @@ def test_a_message_that_a_memory_quotes_is_left_out_below_it(tmp_path: Path, mem
         texts = [found.text for found in recall(index, Recall("signed lease workshop"), None, facts).results]
         assert texts[:2] == ["The workshop: lease signed.", memory]
         assert texts[2:] == [LEASE] * both
+
+
+MADE_OF = ("Ines: I signed the lease {today}.", "Tom: The lease of the workshop?", "Ines: Yes, the lease.")
+
+
+@table(
+    ("cipher", "sources", "found"),
+    [
+        (NO_CIPHER, MADE_OF[:1], False),
+        (NO_CIPHER, MADE_OF, False),
+        (CIPHER, MADE_OF, False),
+        # As the client sent it before it knew the speaker's name, or without any.
+        (NO_CIPHER, ("I signed  the lease {today}.", MADE_OF[1]), False),
+        # One of them is no result.
+        (CIPHER, (*MADE_OF[:2], "Tom: A lease that is gone."), True),
+        (NO_CIPHER, (*MADE_OF, "Yes."), True),
+        (CIPHER, (), True),
+    ],
+)
+def test_a_memory_of_messages_that_stand_above_it_is_left_out(
+    tmp_path: Path, cipher: Cipher, sources: Sequence[str], found: bool
+) -> None:
+    keys = [path_messages([{"role": "user", "content": escape_braces(text)}])[0].key for text in sources]
+    with opened(tmp_path, cipher) as index, opened_memories(tmp_path / "vector_memory.db", cipher) as facts:
+        fill(index, chat(*MADE_OF))
+        # They stand above the one in question, between the messages.
+        facts.store_chunk([item("The first lease"), item("The second lease"), item("The third lease")], "first")
+        origin = Origin(Piece("", tuple(keys))) if keys else None
+        facts.store_chunk([item("A lease was signed")], "second", origin=origin)
+        results = recall(index, Recall("lease", who_said_it="off"), None, facts).results
+        assert ("A lease was signed" in [result.text for result in results]) is found
+        assert len(results) == 6 + found
 
 
 def test_what_is_shown_anyway_is_no_result(tmp_path: Path) -> None:

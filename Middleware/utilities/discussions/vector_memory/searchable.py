@@ -176,6 +176,11 @@ class SearchableMemories(ABC):
             found.append(Piece(str(entry), tuple(sources), before, after, entry))
         return found
 
+    def stored_keys(self, keys: Iterable[str]) -> list[str]:
+        """Return keys of messages as ``chunks`` returns them of messages that are not known."""
+        hash_key = self._hash_key()
+        return [schema.stored_key(key, hash_key) for key in keys]
+
     def chunks_of(self, numbers: Iterable[int]) -> dict[int, str]:
         """Return the chunk of each of these memories, as ``chunks`` names it; those without one are left out."""
         wanted = set(numbers)
