@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from Middleware.exceptions import WilmerError
 from Middleware.models.process import process
-from Middleware.services.memory.compactor_store import FOLDED_FILE, OLD_FILE, OLDEST_FILE
+from Middleware.services.memory.compactor_store import BLOCKS_FILE, FOLDED_FILE, OLD_FILE, OLDEST_FILE
 from Middleware.services.memory.memory_documents import (
     ANCHORS_FILE,
     ELSEWHERE_FILE,
@@ -51,7 +51,7 @@ from Middleware.utilities.text_utils import nearest
 logger = logging.getLogger(__name__)
 
 PAIR_FILES = (MEMORIES_FILE, ELSEWHERE_FILE, SUMMARY_FILE, OLD_FILE, OLDEST_FILE)
-OBJECT_FILES = (FOLLOW_FILE, TRACKER_FILE, ANCHORS_FILE, TIMESTAMPS_FILE, VISION_FILE, FOLDED_FILE)
+OBJECT_FILES = (FOLLOW_FILE, TRACKER_FILE, ANCHORS_FILE, TIMESTAMPS_FILE, VISION_FILE, FOLDED_FILE, BLOCKS_FILE)
 VERSION_FILES = (SUMMARY_VERSIONS_FILE, STATE_VERSIONS_FILE)
 JSON_FILES = PAIR_FILES + OBJECT_FILES + VERSION_FILES
 LOCK_FILES = (MEMORIES, COMPACTOR, SHORT)

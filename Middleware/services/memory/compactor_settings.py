@@ -117,6 +117,16 @@ class CompactorSettings:
         )
     )
 
+    follow_edits: bool = setting(
+        ConfigKey(
+            "followEdits",
+            "bool",
+            False,
+            "The summaries follow the conversation: what was made of a message that is edited or deleted is shown no "
+            "more, and comes back with the message.",
+        )
+    )
+
     def __post_init__(self) -> None:
         # A blank prompt would show the model nothing to summarize.
         for name, default in (

@@ -3,7 +3,7 @@
 ``context_compactor_old.json`` holds the summary of the old section with the hash of the section's last message, and
 the boundary: where the section starts. ``context_compactor_oldest.json`` holds the summary of all that came before.
 The boundary moves back when a conversation gets shorter; ``context_compactor_folded.json``, which may be missing, says
-how far that summary reaches nevertheless.
+how far that summary reaches nevertheless. ``context_compactor_blocks.json`` is that of a compactor that follows edits.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 OLD_FILE = "context_compactor_old.json"
 OLDEST_FILE = "context_compactor_oldest.json"
 FOLDED_FILE = "context_compactor_folded.json"
+BLOCKS_FILE = "context_compactor_blocks.json"
 BOUNDARY = "__boundary__"
 
 

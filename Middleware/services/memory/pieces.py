@@ -275,6 +275,20 @@ class Followed(ABC):
             next((piece.id for piece in reversed([*hidden, *earlier])), ""),
         )
 
+    def add(self, indexes: Sequence[int], text: str, stored_hash: str, more: Mapping[str, object]) -> None:
+        """Store a memory of the messages with these indexes in the history; a blank one is a tombstone.
+
+        ``more``: other keys of its entry.
+        """
+        keys = self.keys_of(indexes)
+        if text:
+            made = max(int(time.time() * 1000), *(piece.keys.made + 1 for piece in self._pieces if piece.keys), 0)
+            keys = replace(keys, id=_new_id(keys.sources, text, self._by_id), made=made)
+            self._listed.append(StoredPiece(text, stored_hash, keys, dict(more)))
+        else:
+            self._follow = self._follow.with_tombstone(keys.sources)
+        self.__dict__.pop("trail", None)
+
     @abstractmethod
     def _store(self, shown: Sequence[StoredPiece], rest: Sequence[StoredPiece]) -> None:
         """Store which memories are shown, and the others."""
@@ -400,20 +414,6 @@ class FollowedFiles(Followed):
             return {}
 
     # -- what is written -------------------------------------------------------------------------------------------
-
-    def add(self, indexes: Sequence[int], text: str, stored_hash: str, more: Mapping[str, object]) -> None:
-        """Store a memory of the messages with these indexes in the history; a blank one is a tombstone.
-
-        ``more``: other keys of its entry.
-        """
-        keys = self.keys_of(indexes)
-        if text:
-            made = max(int(time.time() * 1000), *(piece.keys.made + 1 for piece in self._pieces if piece.keys), 0)
-            keys = replace(keys, id=_new_id(keys.sources, text, self._by_id), made=made)
-            self._listed.append(StoredPiece(text, stored_hash, keys, dict(more)))
-        else:
-            self._follow = self._follow.with_tombstone(keys.sources)
-        self.__dict__.pop("trail", None)
 
     def join(self, start: int, end: int, text: str) -> bool:
         """Store a memory in place of the shown ones from ``start`` to before ``end``, which are kept elsewhere.

@@ -28,6 +28,10 @@ class ContextCompactorHandler(BaseHandler):
         if settings is None:
             return ""
         # Imported here because only users with such settings need it.
+        if settings.follow_edits:
+            from Middleware.workflows.tools.memory.following_compaction import FollowingCompaction
+
+            return FollowingCompaction(context, settings, state).run()
         from Middleware.workflows.tools.memory.context_compaction import ContextCompaction
 
         return ContextCompaction(context, settings, state).run()

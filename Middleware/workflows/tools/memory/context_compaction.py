@@ -19,6 +19,7 @@ from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.messages import Message
 from Middleware.services.memory.compactor_settings import EXISTING, MESSAGES, NEW, RECENT, CompactorSettings
 from Middleware.services.memory.compactor_store import Boundary, CompactorState, CompactorStore, FoldedMessages
+from Middleware.services.memory.memory_settings import quiet_memory_settings
 from Middleware.utilities.discussion_state import COMPACTOR, DiscussionState
 from Middleware.utilities.discussions.discussion_files import Pair, logged_as_conflict
 from Middleware.utilities.hashing_utils import hash_content
@@ -167,14 +168,26 @@ class ContextCompaction:
 
     A missing summary costs little, so most failures are only logged and retried next time; the stored summaries are
     returned then.
+
+    Args:
+        messages: the conversation; None for that of the workflow.
     """
 
-    def __init__(self, context: ExecutionContext, settings: CompactorSettings, state: DiscussionState) -> None:
-        self._messages = raw_messages(context)
+    def __init__(
+        self,
+        context: ExecutionContext,
+        settings: CompactorSettings,
+        state: DiscussionState,
+        messages: Sequence[Message] | None = None,
+    ) -> None:
+        self._messages = raw_messages(context) if messages is None else messages
         self._settings, self._state = settings, state
         self._scope = context.request.cancel_scope
         self._store = CompactorStore(state)
-        self._call = MemoryCall(context, settings.raw, settings.endpoint, settings.preset, settings.max_response_tokens)
+        streams = settings.follow_edits or quiet_memory_settings().reads_streams
+        self._call = MemoryCall(
+            context, settings.raw, settings.endpoint, settings.preset, settings.max_response_tokens, streams=streams
+        )
         self._sections = cut_sections(self._messages, settings.lookback, settings.recent_budget, settings.old_budget)
 
     def run(self) -> str:
@@ -225,13 +238,16 @@ class ContextCompaction:
         # The present text serves this request; the next one tries again.
         if not oldest:
             if oldest is not None:
-                logger.error(
-                    "Discussion %s: the model gave no summary of the oldest messages; nothing is saved",
-                    self._state.discussion_id,
-                )
+                self._log_no_oldest()
             return renewed
         renewed = dataclasses.replace(renewed, oldest=(oldest, _hash(self._messages[0])))
         return self._saved(renewed, self._sections.old, new_oldest=True)
+
+    def _log_no_oldest(self) -> None:
+        logger.error(
+            "Discussion %s: the model gave no summary of the oldest messages; nothing is saved",
+            self._state.discussion_id,
+        )
 
     def _tried(self, ask: Callable[[], str]) -> str | None:
         """Return the result of ``ask``; "", with an error in the log, if it fails."""
@@ -248,14 +264,23 @@ class ContextCompaction:
 
     def _saved(self, state: CompactorState, covered: int, new_oldest: bool = False) -> CompactorState:
         """Return ``state`` with the number of messages that its Oldest covers."""
-        assert state.old is not None and state.boundary is not None
-        try:
-            self._store.save(
-                state.old,
-                state.boundary,
-                state.oldest if new_oldest else None,
-                folded_mark(self._messages, covered, state.oldest),
+        old, boundary = state.old, state.boundary
+        assert old is not None and boundary is not None
+        mark = folded_mark(self._messages, covered, state.oldest)
+        if self._is_written(lambda: self._store.save(old, boundary, state.oldest if new_oldest else None, mark)):
+            logger.info(
+                "Discussion %s: compacted up to message %d, of which %d are among the oldest",
+                self._state.discussion_id,
+                self._sections.recent,
+                boundary.index,
             )
+        return state
+
+    def _is_written(self, write: Callable[[], object]) -> bool:
+        """Return whether ``write`` has worked; a failure is only logged."""
+        try:
+            write()
+            return True
         except UnreadableDataError as error:
             logger.error("%s", error)
         except OSError as error:
@@ -265,25 +290,27 @@ class ContextCompaction:
                     self._state.discussion_id,
                     error.strerror or type(error).__name__,
                 )
-        else:
-            logger.info(
-                "Discussion %s: compacted up to message %d, of which %d are among the oldest",
-                self._state.discussion_id,
-                self._sections.recent,
-                self._sections.old,
-            )
-        return state
+        return False
 
     # -- LLM calls -------------------------------------------------------------------------------------------------
     def _old_summary(self) -> str:
-        sections, settings = self._sections, self._settings
-        lines = message_lines(self._messages[sections.old : sections.recent])
-        recent = message_lines(self._messages[sections.recent : sections.end])
-        return self._ask(settings.old_system_prompt, settings.old_prompt, {MESSAGES: lines, RECENT: recent}) or lines
+        sections, messages = self._sections, self._messages
+        return self._summary_of(messages[sections.old : sections.recent], messages[sections.recent : sections.end])
+
+    def _summary_of(self, old: Sequence[Message], recent: Sequence[Message]) -> str:
+        settings, lines = self._settings, message_lines(old)
+        markers = {MESSAGES: lines, RECENT: message_lines(recent)}
+        return self._ask(settings.old_system_prompt, settings.old_prompt, markers) or lines
 
     def _oldest_summary(self, existing: str, shifted: Sequence[Message]) -> str:
-        settings, lines = self._settings, message_lines(shifted)
-        new = self._ask(settings.neutral_system_prompt, settings.neutral_prompt, {MESSAGES: lines}) or lines
+        return self._folded(existing, self._record_of(shifted))
+
+    def _record_of(self, messages: Sequence[Message]) -> str:
+        settings, lines = self._settings, message_lines(messages)
+        return self._ask(settings.neutral_system_prompt, settings.neutral_prompt, {MESSAGES: lines}) or lines
+
+    def _folded(self, existing: str, new: str) -> str:
+        settings = self._settings
         return self._ask(settings.oldest_system_prompt, settings.oldest_prompt, {EXISTING: existing, NEW: new})
 
     def _ask(self, system_prompt: str, prompt: str, markers: Mapping[str, str]) -> str:

@@ -270,6 +270,7 @@ class MemoryCall:
         max_tokens: the longest answer.
         parts: keys of a node that add late texts and example turns.
         lines: each line of the answer is one sentence.
+        streams: its answers are read as streams; None: as ``reads_streams`` says.
 
     Attributes:
         was_cut_off: the last answer ended at the limit of its length.
@@ -286,6 +287,7 @@ class MemoryCall:
         max_tokens: int,
         parts: Mapping[str, object] = MappingProxyType({}),
         lines: bool = False,
+        streams: bool | None = None,
     ) -> None:
         messages = without_later_systems(raw_messages(context))
         # A settings file has several prompts, and the parts of one would be added to all of them.
@@ -293,6 +295,7 @@ class MemoryCall:
         self._context = dataclasses.replace(context, config=dict(self._settings), messages=messages)
         self._endpoint, self._preset, self._max_tokens = endpoint, preset, max_tokens
         self._lines = lines
+        self._streams = reads_streams(settings) if streams is None else streams
 
     def _load(self) -> LlmHandler:
         # Again for each call: between two calls of a pass, another endpoint may begin to stand in.
@@ -324,7 +327,7 @@ class MemoryCall:
 
     def _kept(self, send: Callable[[LlmHandler], str]) -> str:
         raise_if_cancelled(self._context.request.cancel_scope)
-        with guarded_calls(reads_streams(self._settings), self._lines):
+        with guarded_calls(self._streams, self._lines):
             handler = self._load()
             answer = send(handler)
         self.was_cut_off = finish_reason_of(handler) == "length"
