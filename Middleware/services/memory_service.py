@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from Middleware.models.messages import Message
-from Middleware.models.run_step import reading
+from Middleware.models.run_step import Step, reading
 from Middleware.services.memory.memory_search import VectorSearch, search_memories_fully
 from Middleware.services.memory.memory_store import SAID, MemoryStore
 from Middleware.utilities.discussions.discussion_files import Pair, if_readable
@@ -59,7 +59,7 @@ class MemoryService:
         if not discussion_id:
             return CHUNK_BREAK.join(recent_message_blocks(messages, max_turns_to_search, lookback_start))
         store = _store(discussion_id, encryption_key, api_key_hash)
-        texts = _texts(_read(store.read_memories))
+        texts = _texts(_read(store, MemoryStore.read_memories))
         if include_dates and texts:
             # Memories of another moment, or that cannot be read any more, have no dates.
             days = itertools.chain(store.said(), itertools.repeat({}))
@@ -94,7 +94,8 @@ class MemoryService:
         """Return all memories, oldest first; without any, a text that says so."""
         if not discussion_id:
             return [NO_MEMORIES]
-        return _texts(_read(_store(discussion_id, encryption_key, api_key_hash).read_memories)) or [NO_MEMORIES]
+        store = _store(discussion_id, encryption_key, api_key_hash)
+        return _texts(_read(store, MemoryStore.read_memories)) or [NO_MEMORIES]
 
     # -- summary ---------------------------------------------------------------------------------------------------
     def get_current_summary(
@@ -103,8 +104,10 @@ class MemoryService:
         if not discussion_id:
             return NO_SUMMARY
         with reading("summary") as step:
-            summary = _store(discussion_id, encryption_key, api_key_hash).summary()
+            store = _store(discussion_id, encryption_key, api_key_hash)
+            summary = store.summary()
             step.attributes["found"] = int(summary is not None)
+            _note_trail(step, store)
         return summary[0] if summary is not None else NO_SUMMARY
 
     @staticmethod
@@ -126,7 +129,7 @@ class MemoryService:
         """Return the memories that are not in the summary; all of them if it refers to none of them."""
         if not discussion_id:
             return []
-        return _read(lambda: unsummarized(_store(discussion_id, encryption_key, api_key_hash)))
+        return _read(_store(discussion_id, encryption_key, api_key_hash), unsummarized)
 
     # -- other -----------------------------------------------------------------------------------------------------
     def get_current_state_document(
@@ -236,12 +239,18 @@ def _store(discussion_id: str, encryption_key: bytes | None, api_key_hash: str |
     return MemoryStore(stored_discussion(discussion_id, api_key_hash, encryption_key))
 
 
-def _read(read: Callable[[], list[Pair]]) -> list[Pair]:
+def _read(store: MemoryStore, read: Callable[[MemoryStore], list[Pair]]) -> list[Pair]:
     """Return memories that a node reads."""
     with reading("file") as step:
-        pairs = read()
+        pairs = read(store)
         step.attributes["found"] = len(pairs)
+        _note_trail(step, store)
     return pairs
+
+
+def _note_trail(step: Step, store: MemoryStore) -> None:
+    if trail := store.trail():
+        step.attributes["trail"] = trail
 
 
 def _dated(text: str, said: Mapping[str, str]) -> str:

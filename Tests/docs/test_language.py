@@ -72,6 +72,7 @@ ALLOWED = {
     "Middleware/llmapis/handlers/base/stream_ends.py": ("cannot be told from a whole one",),
     "Middleware/llmapis/llm_api.py": ("stands in for '%s'",),
     "Middleware/services/memory/recall.py": ("What fits best was said by",),
+    "Middleware/workflows/tools/memory/following.py": (" written anew",),
     # The forms of an irregular verb.
     "Middleware/utilities/stop_words.py": ("tell told",),
     # Prompts: another word may change what models answer.

@@ -16,7 +16,8 @@ from typing import Literal, cast, get_args
 
 from Middleware.addons.discussions.discussion_reader import Reader
 from Middleware.exceptions import WilmerError
-from Middleware.services.memory.folds import Version, chain, summary_folds, text_hash
+from Middleware.services.memory.chunk_facts import newest_facts
+from Middleware.services.memory.folds import Folds, Version, chain, document_folds, summary_folds, text_hash
 from Middleware.services.memory.follow_state import bury
 from Middleware.services.memory.memory_documents import ANCHORS_FILE, ELSEWHERE_FILE, FOLLOW_FILE, MEMORIES_FILE
 from Middleware.services.memory.memory_store import MemoryStore
@@ -122,13 +123,16 @@ class DiscussionEditor:
                 with self._database(key) as memories:
                     memories.delete(key.number)
 
-    def forget(self, names: Collection[str], texts: Sequence[str]) -> None:
-        """Delete the memories of the file with these ids, shown ones or not, and the summaries that may hold them.
+    def forget(self, names: Collection[str], numbers: Sequence[int], texts: Sequence[str]) -> None:
+        """Delete memories, and what was made of them: the summaries and state documents that may hold them.
 
-        ``texts``: those of the messages that are forgotten; the descriptions of images in them go as well.
+        Args:
+            names: the ids of memories of the file, shown ones or not.
+            numbers: of searchable memories.
+            texts: those of the messages that are forgotten; the descriptions of images in them go as well.
         """
         with self._lock():
-            kept = self._summaries_without(names)
+            summaries, documents = self._summaries_without(names), self._documents_without(numbers)
             for name in names:
                 pieces = self._pieces(MEMORIES_FILE)
                 index = next((place for place, one in enumerate(pieces) if one.keys and one.keys.id == name), None)
@@ -142,8 +146,13 @@ class DiscussionEditor:
             if gone:
                 rest = [one.as_json() for one in elsewhere if one.keys not in gone]
                 write_content(self._state, ELSEWHERE_FILE, rest)
-            if kept is not None:
-                self._store.replace_summaries(kept)
+            if numbers:
+                with self._state.memories(write=True) as memories:
+                    memories.delete(*numbers)
+            if summaries is not None:
+                self._store.replace_summaries(summaries)
+            if documents is not None:
+                self._store.replace_documents(documents)
             VisionResponses(self._state).forget(texts)
 
     def delete_all(self) -> None:
@@ -218,21 +227,19 @@ class DiscussionEditor:
         return [] if content is None else pieces_in(content, self._state.display(name))
 
     def _summaries_without(self, names: Collection[str]) -> list[Version] | None:
-        """Return the versions of the summary that cannot hold anything of the memories with these ids, and those that a
-        user wrote; None if that are all."""
         pieces = self._pieces(MEMORIES_FILE)
-        gone = {
-            text_hash(one.text) for one in (*pieces, *self._pieces(ELSEWHERE_FILE)) if one.keys and one.keys.id in names
-        }
-        before = itertools.takewhile(lambda one: one.keys is None or one.keys.id not in names, pieces)
-        clean = set(chain(one.text for one in before))
-        versions = summary_folds(self._state).versions()[0] if gone else []
-        kept = [
-            one
-            for one in versions
-            if one.pinned or (one.added and not gone.intersection(one.added)) or (one.count > 0 and one.covers in clean)
-        ]
-        return kept if len(kept) < len(versions) else None
+        gone = [one.text for one in (*pieces, *self._pieces(ELSEWHERE_FILE)) if one.keys and one.keys.id in names]
+        return _versions_without(summary_folds(self._state), [one.text for one in pieces], gone)
+
+    def _documents_without(self, numbers: Collection[int]) -> list[Version] | None:
+        if not numbers:
+            return None
+        facts = newest_facts(self._state)
+        with self._state.memories() as memories:
+            chunks = set(memories.chunks_of(numbers).values())
+        # Of chunks that are elsewhere, no version of the newest trail has anything.
+        gone = [lines for lines, chunk in facts if chunk in chunks] or [""]
+        return _versions_without(document_folds(self._state, lambda: facts), [lines for lines, _ in facts], gone)
 
     def _bury(self, index: int) -> None:
         """Keep the memory from being made again of the same messages."""
@@ -275,3 +282,19 @@ def _require(key: MemoryKey, text: str | None) -> None:
         raise NoSuchMemoryError("It is no longer there; nothing was changed.")
     if MemoryKey.of(key.kind, key.number, restore_braces(text)).version != key.version:
         raise NoSuchMemoryError("It has been changed in the meantime; nothing was changed now. Load the page again.")
+
+
+def _versions_without(folds: Folds, texts: Sequence[str], gone: Collection[str]) -> list[Version] | None:
+    """Return the versions that cannot hold anything of memories with the texts ``gone``, and those that a user wrote.
+
+    None if that are all. ``texts``: of the memories that the newest version was made of, in order.
+    """
+    hashes = {text_hash(text) for text in gone}
+    clean = set(chain(itertools.takewhile(lambda text: text_hash(text) not in hashes, texts)))
+    versions = folds.versions()[0] if hashes else []
+    kept = [
+        one
+        for one in versions
+        if one.pinned or (one.added and not hashes.intersection(one.added)) or (one.count > 0 and one.covers in clean)
+    ]
+    return kept if len(kept) < len(versions) else None

@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 
 from Middleware.addons.discussions.discussion_reader import Reader
 from Middleware.addons.discussions.editing import DiscussionEditor, MemoryKey, NoSuchMemoryError
+from Middleware.models.messages import Message
 from Middleware.services.memory.memory_documents import ELSEWHERE_FILE, MEMORIES_FILE
 from Middleware.services.memory.pieces import StoredPiece
+from Middleware.utilities.conversations.message_keys import path_messages
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex, MessageRow
 from Middleware.utilities.discussions.message_index.message_tables import ELSEWHERE, INDEX_TABLE, INSERT_WORDS
 from Middleware.utilities.discussions.message_index.terms import query_of, stands_in
 from Middleware.utilities.discussions.message_index.words import index_words
+from Middleware.utilities.discussions.vector_memory import MemoryRow
+from Middleware.utilities.text_utils import escape_braces
 
 
 @dataclass(frozen=True)
@@ -53,10 +57,16 @@ class StoredMessage:
 
 @dataclass
 class Forgotten:
-    """What goes: the messages, and the memories of the file that were made of them."""
+    """What goes: the messages, and the memories of the file and the searchable ones that were made of them."""
 
     messages: list[StoredMessage] = field(default_factory=list)
     memories: list[StoredPiece] = field(default_factory=list)
+    searchable: list[MemoryRow] = field(default_factory=list)
+
+    @property
+    def made(self) -> list[str]:
+        """The texts of all memories."""
+        return [*(memory.text for memory in self.memories), *(row["memory_text"] for row in self.searchable)]
 
 
 def find(reader: Reader, choice: Choice) -> Forgotten:
@@ -73,7 +83,10 @@ def find(reader: Reader, choice: Choice) -> Forgotten:
         rest = {key for message in known if message.number not in numbers for key in message.keys}
         # What another message says as well stays true.
         gone = {key for message in chosen for key in message.keys} - rest
-        return Forgotten(chosen, list(_made_of(reader, index, gone)))
+        pieces = [piece for name in (MEMORIES_FILE, ELSEWHERE_FILE) for piece in reader.pieces(name)]
+        keys = _as_sent(index, gone, chosen, pieces)
+        made = [piece for piece in pieces if piece.keys is not None and keys.intersection(piece.keys.sources)]
+        return Forgotten(chosen, made, _searchable(reader, keys))
 
 
 def forget(reader: Reader, found: Forgotten) -> None:
@@ -82,7 +95,9 @@ def forget(reader: Reader, found: Forgotten) -> None:
     Raises what ``find`` and the methods of DiscussionEditor raise.
     """
     DiscussionEditor(reader).forget(
-        [memory.keys.id for memory in found.memories if memory.keys], [message.text for message in found.messages]
+        [memory.keys.id for memory in found.memories if memory.keys],
+        [row["id"] for row in found.searchable],
+        [message.text for message in found.messages],
     )
     with reader.messages(write=True) as index:
         if index is not None:
@@ -131,8 +146,35 @@ def _with_words(messages: Sequence[StoredMessage], wanted: str) -> list[StoredMe
         ]
 
 
-def _made_of(reader: Reader, index: MessageIndex, gone: Collection[bytes]) -> Iterator[StoredPiece]:
-    for name in (MEMORIES_FILE, ELSEWHERE_FILE):
-        for memory in reader.pieces(name):
-            if memory.keys is not None and any(index.stored_key(source) in gone for source in memory.keys.sources):
-                yield memory
+def _as_sent(
+    index: MessageIndex, gone: Collection[bytes], messages: Iterable[StoredMessage], pieces: Iterable[StoredPiece]
+) -> set[str]:
+    """Return the keys that are stored as ``gone``, as memories have them: in clear.
+
+    Of encrypted rows, only the keyed hash is stored. It is compared with those of the keys that memories of the file
+    name, and of the texts of the messages.
+    """
+    named = {source for piece in pieces if piece.keys is not None for source in piece.keys.sources}
+    said = [
+        Message(role=message.rows[0].role, content=escape_braces(text))
+        for message in messages
+        for text in _forms(message)
+    ]
+    made = (key for one in said for message in path_messages([one]) for key in message.keys)
+    return {key for key in {*named, *made, *(key.hex() for key in gone)} if index.stored_key(key) in gone}
+
+
+def _forms(message: StoredMessage) -> Iterator[str]:
+    speaker = message.rows[0].speaker
+    for separator in ("\n\n", "\n", " "):
+        text = separator.join(row.text for row in message.rows)
+        yield from (text, f"{speaker}: {text}") if speaker else (text,)
+
+
+def _searchable(reader: Reader, keys: Collection[str]) -> list[MemoryRow]:
+    """Return the searchable memories of the chunks that were made of any of these messages."""
+    if not keys or not reader.discussion.has_memories:
+        return []
+    with reader.memories() as memories:
+        chunks = [piece.id for piece in memories.chunks(keys) if not set(keys).isdisjoint(piece.sources)]
+        return [row for rows in memories.facts_of(chunks).values() for row in rows] if chunks else []

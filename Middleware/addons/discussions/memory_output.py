@@ -224,14 +224,14 @@ def what_is_forgotten(found: Forgotten) -> str:
     lines = [f"This is erased for good: {counted(len(found.messages), 'message')}"]
     for message in found.messages:
         lines.append(f"  [{message.number}] {messages.described(message.rows[0])}: {messages.beginning(message.text)}")
-    if found.memories:
-        lines.append(f"and what was made of it: {counted(len(found.memories), 'memory', 'memories')}")
-        lines += [f"  {messages.beginning(restore_braces(memory.text))}" for memory in found.memories]
+    if made := found.made:
+        lines.append(f"and what was made of it: {counted(len(made), 'memory', 'memories')}")
+        lines += [f"  {messages.beginning(restore_braces(text))}" for text in made]
     return "\n".join(lines)
 
 
 def what_was_forgotten(found: Forgotten) -> str:
-    memories = f" and {counted(len(found.memories), 'memory', 'memories')}" if found.memories else ""
+    memories = f" and {counted(len(found.made), 'memory', 'memories')}" if found.made else ""
     return (
         f"{counted(len(found.messages), 'message')}{memories} forgotten. What the client still sends stays in its "
         "prompts, but Recall no longer finds it. Recorded runs, exports and logs are left alone."

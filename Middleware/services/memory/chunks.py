@@ -38,6 +38,7 @@ class FollowedChunks(Followed):
     """
 
     kind = CHUNKS
+    noun = ("stretch of searchable memories", "stretches of searchable memories")
     memories: SearchableMemories | None = None
 
     def _load(self) -> tuple[FollowState, list[StoredPiece], list[StoredPiece]]:

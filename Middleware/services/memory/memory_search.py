@@ -14,7 +14,7 @@ from Middleware.models.process import process
 from Middleware.models.request_context import current_request
 from Middleware.models.run_step import reading
 from Middleware.services.cancellation_service import get_cancellation_service
-from Middleware.services.memory.chunks import chunks_elsewhere
+from Middleware.services.memory.chunks import chunks_elsewhere, followed_chunks
 from Middleware.services.memory.embedding_service import vector_of
 from Middleware.services.memory.memory_settings import HYBRID, KEYWORD, SEMANTIC
 from Middleware.services.memory.memory_store import SAID, SAID_FROM
@@ -80,6 +80,8 @@ def search_memories_fully(state: DiscussionState, search: VectorSearch) -> str:
             memories.leave_out(chunks_elsewhere(state, memories))
             rows = search_memories(memories, search, scope)
             step.attributes["found"] = len(rows)
+            if (found := followed_chunks(state)) is not None:
+                step.attributes["trail"] = found.about
     # A damaged database must not end the conversation.
     except sqlite3.Error as error:
         logger.error(

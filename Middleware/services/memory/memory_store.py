@@ -75,6 +75,11 @@ class MemoryStore:
         found = followed(self.state)
         return read_pairs(self.state, MEMORIES_FILE) or [] if found is None else found.pairs
 
+    def trail(self) -> str:
+        """Return how many memories fit the request, for the record of a run; "" if they do not follow it."""
+        found = if_readable(lambda: followed(self.state), None)
+        return found.about if found is not None else ""
+
     def read_memories(self) -> list[Pair]:
         """Return ``memories`` for a node that shows them, and create the missing file: with it, fewer messages are
         needed for a first memory."""
@@ -345,6 +350,16 @@ class MemoryStore:
             self.state.write(STATE_FILE, encode_text(text))
         if forget:
             self._document_folds.forget_earlier()
+
+    def replace_documents(self, versions: Sequence[Version]) -> None:
+        """Keep these versions of the document only. The one that fits the stored facts becomes the document."""
+        version = fold_of(versions, newest_facts(self.state)).version
+        if version is None:
+            self.delete_state_document()
+        else:
+            with self._document_folds.storing(versions, version):
+                self.state.write(STATE_FILE, encode_text(version.text))
+        self.forget_earlier_versions()
 
     def delete_state_document(self) -> None:
         """Empty the document, which is kept in ``state_document.md.bak``."""

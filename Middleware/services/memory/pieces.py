@@ -34,6 +34,7 @@ from Middleware.utilities.discussions.message_places import MessagePlace, find_p
 from Middleware.utilities.discussions.vector_memory.searchable import SearchableMemories
 from Middleware.utilities.hashing_utils import hash_messages, recognition_keys
 from Middleware.utilities.once import BoundedCache
+from Middleware.utilities.text_utils import counted
 
 T = TypeVar("T")
 FILE_MEMORIES, CHUNKS = "file", "searchable"
@@ -131,9 +132,11 @@ class Followed(ABC):
 
     Attributes:
         kind: names it among those of a conversation.
+        noun: what one of them and several are called in the log.
     """
 
     kind = ""
+    noun = ("memory", "memories")
 
     def __init__(self, state: DiscussionState, messages: Sequence[Message], settings: MemorySettings) -> None:
         self._state, self._settings = state, settings
@@ -177,6 +180,18 @@ class Followed(ABC):
         unknown = [piece for piece in self._listed if piece.keys is None]
         own = self._newest_own if self._is_rewritten else self.trail.pieces
         return [*unknown, *(by_id[piece.id] for piece in among_others(own, self._others(own)))]
+
+    @property
+    def about(self) -> str:
+        """How many of the pieces fit the history, as it is shown in a run."""
+        holes = counted(len(self.trail.holes(self.trail.end)), "hole")
+        return f"{len(self.trail.pieces)} of {counted(len(self._by_id), 'piece')} on the path, {holes}"
+
+    def left_out(self) -> list[Piece]:
+        """Return the pieces of the newest trail of which a message is missing in the history."""
+        there = {key for message in self.history for key in message.keys}
+        on_path = {piece.id for piece in self.trail.pieces}
+        return [piece for piece in self._newest_own if piece.id not in on_path and not there.issuperset(piece.sources)]
 
     @property
     def discussion_id(self) -> str:

@@ -39,13 +39,13 @@ def deleted(made: Discussion) -> None:
 
 def forgotten(made: Discussion) -> None:
     names = [entry["id"] for entry in json.loads(made.folder.read("memories.json") or b"")]
-    DiscussionEditor(reader(made)).forget(names[1:2], [])
+    DiscussionEditor(reader(made)).forget(names[1:2], [], [])
 
 
 def forgotten_on_the_branch(made: Discussion) -> None:
     made.send(BRANCH)
     names = [entry["id"] for entry in json.loads(made.folder.read("memories_elsewhere.json") or b"")]
-    DiscussionEditor(reader(made)).forget(names, [])
+    DiscussionEditor(reader(made)).forget(names, [], [])
 
 
 ON_BRANCH = of("m10-m12", "n0-n6")

@@ -18,10 +18,12 @@ from Middleware.addons.discussions.damage_check import check
 from Middleware.services.memory.folds import chain
 from Middleware.services.memory.follow_state import read_follow_state
 from Middleware.utilities.conversations.message_keys import path_messages
+from Middleware.utilities.conversations.trail import Piece
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.discussions.message_index import filling
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
 from Middleware.utilities.discussions.message_index.message_tables import PROVISIONAL
+from Middleware.utilities.discussions.vector_memory.searchable import Origin
 from Middleware.utilities.encryption_utils import is_token
 from Tests.services.discussion_lab import KEY, DiscussionLab
 from Tests.tables import table
@@ -91,6 +93,15 @@ class Place:
             for number, (text, span) in enumerate(pieces)
         ]
         self.folder.write(name, json.dumps(content).encode())
+
+    def chunk(self, *facts: str, of: range) -> None:
+        """Store searchable memories with the messages of the chat that they were made of."""
+        keys = [message.key for message in path_messages([{"role": role, "content": text} for role, text in CHAT])]
+        origin = Origin(Piece("", tuple(keys[index] for index in of), keys[of.start - 1] if of.start else ""))
+        with self.folder.memories(write=True) as memories:
+            items = [(fact, json.dumps({"title": "About it", "summary": fact})) for fact in facts]
+            memories.store_chunk(items, f"{of.stop:064x}", origin=origin)
+            memories.add_embeddings([(1, b"\0\0\x80\x3f" * 3)], "embedder")
 
     def holding(self, word: str = CANARY) -> list[str]:
         """The files that contain the word, encrypted ones as they are decrypted."""
@@ -258,6 +269,50 @@ def test_what_was_made_of_a_message_goes_with_it(
         assert _texts(place, "chat_summary.json") == ([] if summary is None else [summary])
         buried = read_follow_state(place.folder).tombstones
         assert len(buried) == 5 - len(shown) - len(elsewhere)
+
+
+@table(
+    ("words", "facts", "document"),
+    [
+        ([CANARY], ["They met.", "The boat leaves."], "They met."),
+        (["Hello"], [f"A {CANARY} sings.", "It sings well.", "The boat leaves."], ""),
+        (["boat"], ["They met.", f"A {CANARY} sings.", "It sings well."], "They met, and something sings."),
+        (["elephant"], ["They met.", f"A {CANARY} sings.", "It sings well.", "The boat leaves."], None),
+    ],
+)
+@pytest.mark.parametrize("api_key", [None, KEY], ids=["clear", "encrypted"])
+def test_searchable_memories_of_a_message_go_with_it(
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str],
+    api_key: str | None,
+    words: list[str],
+    facts: list[str],
+    document: str | None,
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        place = Place(DiscussionLab(tmp_path_factory.mktemp("d"), patch), api_key)
+        place.chunk("They met.", of=range(2))
+        place.chunk(f"A {CANARY} sings.", "It sings well.", of=range(2, 4))
+        place.chunk("The boat leaves.", of=range(4, 8))
+        covers = chain(["- They met.", f"- A {CANARY} sings.\n- It sings well."])
+        versions = [
+            {"text": "They met.", "covers": covers[1], "count": 1, "last": "", "used": 5},
+            {"text": "They met, and something sings.", "covers": covers[2], "count": 2, "last": "", "used": 6},
+        ]
+        place.folder.write("state_versions.json", json.dumps(versions).encode())
+        place.folder.write("state_document.md", b"They met, and something sings.")
+        assert place.tool("forget", "mill", *words, "--yes") == (document is None), capsys.readouterr()
+        with place.folder.memories() as memories:
+            assert [row["memory_text"] for row in memories.all_memories()] == facts
+            assert len(memories.chunks()) == 3
+        stored = place.folder.read("state_document.md") or b""
+        text = (place.folder.cipher.decrypt(stored) if is_token(stored) else stored).decode()
+        assert text == (versions[1]["text"] if document is None else document)
+        if api_key is None:
+            assert (place.holding() == []) == (words == [CANARY])
+        if words == [CANARY]:
+            assert place.holding() == [] and place.holding("something sings") == []
+            assert check(place.lab.reader("mill", api_key)) == []
 
 
 # -- asking first, and what cannot be done -----------------------------------------------------------------------------

@@ -276,9 +276,14 @@ class SearchableMemories(ABC):
         stored, stored_metadata = encode(text), encode(json.dumps(metadata, ensure_ascii=False))
         self._rewrite(lambda: self._update_memory(number, stored, stored_metadata))
 
-    def delete(self, number: int) -> None:
-        """Delete a memory with its words and its vectors."""
-        self._rewrite(lambda: self._delete_memory(number))
+    def delete(self, *numbers: int) -> None:
+        """Delete memories with their words and their vectors."""
+
+        def delete() -> None:
+            for number in numbers:
+                self._delete_memory(number)
+
+        self._rewrite(delete)
 
     def delete_all(self) -> None:
         """Delete all memories and the log of processed messages, so that all messages count as new."""

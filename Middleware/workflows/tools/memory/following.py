@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from Middleware.models.messages import Message
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.pieces import MOST_REWRITTEN, Followed
-from Middleware.utilities.conversations.trail import Trail
+from Middleware.utilities.conversations.trail import Piece, Trail
+from Middleware.utilities.text_utils import counted
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import raw_messages
 from Middleware.workflows.tools.memory.dated_chunks import dates_of
@@ -79,7 +80,7 @@ def follow(found: Followed, plan: Plan, end: int, write: Callable[[Sequence[Chun
         write: stores the memories of chunks, and returns whether all succeeded.
     """
     end = sum(index < end for index in found.places)
-    rewritten = found.rewritten_with(end)
+    rewritten, left_out = found.rewritten_with(end), found.left_out()
     found.settle(rewritten)
     if rewritten >= MOST_REWRITTEN:
         if rewritten == MOST_REWRITTEN:
@@ -92,11 +93,30 @@ def follow(found: Followed, plan: Plan, end: int, write: Callable[[Sequence[Chun
     # A new memory may fit others, which leave another hole.
     for _ in range(_ROUNDS):
         chunks = plan.due(found, end)
+        _log_change(found, left_out, chunks)
+        left_out = []
         if not write(chunks):
             return False
         if not chunks:
             break
     return True
+
+
+def _log_change(found: Followed, left_out: Sequence[Piece], chunks: Sequence[Chunk]) -> None:
+    """Say which memories an edit has left without their messages, and how many are due in their place."""
+    if not left_out:
+        return
+    sources = {source for piece in left_out for source in piece.sources}
+    again = sum(any(sources.intersection(found.history[index].keys) for index in chunk.span) for chunk in chunks)
+    one = len(left_out) == 1
+    logger.info(
+        "Discussion %s: %s no longer %s the conversation and %s left out%s",
+        found.discussion_id,
+        counted(len(left_out), *found.noun),
+        "fits" if one else "fit",
+        "is" if one else "are",
+        f"; {again} {'is' if again == 1 else 'are'} written anew" if again else "",
+    )
 
 
 def _stretches(trail: Trail, end: int, most: int) -> list[range]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import random
 import re
@@ -317,6 +318,70 @@ def test_what_is_shown_after_a_change(
     assert discussion.shown(steps[-1]) == shown
     assert len(discussion.asked) == calls
     assert sorted(discussion.stored()) == sorted(shown)
+
+
+@table(
+    ("steps", "said"),
+    [
+        ([ALL, chat("m0-m36")], []),
+        ([chat("m0-m40"), chat("m0-m60")], []),
+        (
+            [chat("m0-m4", "x", "m6-m36")],
+            ["1 memory no longer fits the conversation and is left out; 1 is written anew"],
+        ),
+        # Once for each change, not for each request.
+        (
+            [chat("m0-m4", "x", "m6-m36"), chat("m0-m4", "x", "m6-m37"), chat("m0-m4", "x", "m6-m24", "y", "m26-m37")],
+            ["1 memory no longer fits the conversation and is left out; 1 is written anew"] * 2,
+        ),
+        ([chat("m0-m3", "m15-m36")], ["2 memories no longer fit the conversation and are left out; 1 is written anew"]),
+        (
+            [chat("m0-m4", "x", "m6-m24", "y", "m26-m36")],
+            ["2 memories no longer fit the conversation and are left out; 2 are written anew"],
+        ),
+        # A step back: nothing is due yet. The return brings it back, and is no change to be told.
+        ([chat("m0-m12"), ALL], ["2 memories no longer fit the conversation and are left out"]),
+        # Windows, and a second device, leave nothing out.
+        ([chat("m16-m36"), chat("m0", "m16-m36"), chat("m0-m33")], []),
+    ],
+)
+def test_what_an_edit_leaves_out_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch,
+    discussion: Discussion,
+    caplog: pytest.LogCaptureFixture,
+    steps: list[list[Said]],
+    said: list[str],
+) -> None:
+    made = Discussion(monkeypatch)
+    begun(made)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        for step in steps:
+            made.send(step)
+    found = [record.getMessage() for record in caplog.records if "no longer" in record.getMessage()]
+    assert found == [f"Discussion {made.folder.discussion_id}: {text}" for text in said]
+
+
+@table(
+    ("said", "about"),
+    [
+        (ALL, "3 of 3 pieces on the path, 0 holes"),
+        (chat("m0-m4", "x", "m6-m36"), "2 of 3 pieces on the path, 1 hole"),
+        (chat("m0-m14", "x", "m16-m36"), "2 of 3 pieces on the path, 1 hole"),
+        (chat("m0-m3", "m15-m36"), "1 of 3 pieces on the path, 1 hole"),
+        (chat("n0-n9"), "0 of 3 pieces on the path, 0 holes"),
+    ],
+)
+def test_a_run_says_how_many_memories_fit(
+    monkeypatch: pytest.MonkeyPatch, discussion: Discussion, said: list[Said], about: str
+) -> None:
+    made = Discussion(monkeypatch)
+    begun(made)
+    with request_scope(made._request(said)):
+        assert MemoryStore(made.folder).trail() == about
+    made.set(followEdits=False)
+    with request_scope(made._request(said)):
+        assert MemoryStore(made.folder).trail() == ""
 
 
 @table(
