@@ -38,6 +38,7 @@ TRY_KEYS = frozenset(
         "user",
         "variables",
         "log",
+        "note",
         "needs",
     }
 )
