@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.addons.discussions import catalog, memory_command, removal
+from Middleware.addons.discussions import catalog, forgetting, memory_command, messages, removal
 from Middleware.addons.discussions.contents import PARTS, page
 from Middleware.addons.discussions.damage_check import check
 from Middleware.addons.discussions.discussion_reader import Reader, export
@@ -20,9 +20,11 @@ from Middleware.models.process import process
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.utilities.discussion_state import MEMORIES
 from Middleware.utilities.discussions.discussion_folder import discussions, stored_discussion
+from Middleware.utilities.discussions.message_index.row_writing import ChatFacts
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Tests.addons.postgres.test_documents import Worker
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
+from Tests.utilities.discussions.message_index.lab import said
 
 KEYS = DiscussionKeys(HASH, derive_encryption_key(KEY, "tester"))
 
@@ -235,3 +237,45 @@ def test_a_database_that_is_down_is_no_empty_list(lab: DiscussionLab) -> None:
     process().one(discussions).database.close()  # type: ignore[attr-defined]
     with pytest.raises(StateUnavailableError):
         catalog.all_discussions()
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+MESSAGES = [
+    said(f"Line {number} of the {word}.", ("Ines", None)[number % 2], number, role=("user", "assistant")[number % 2])
+    for number, word in enumerate(("boat", "ledger", "mill", "ledgers", "harbour"))
+]
+
+
+@pytest.mark.parametrize(("name", "keys"), [("plain", NO_KEYS), ("secret", KEYS)])
+def test_messages_are_shown_and_forgotten(lab: DiscussionLab, name: str, keys: DiscussionKeys) -> None:
+    with stored_discussion(name, keys.key_hash, keys.encryption_key).messages(write=True) as index:
+        with index.writing() as writing:
+            writing.put_chat(1, 1, False, ChatFacts())
+            writing.put_chat(2, 2, True, ChatFacts())
+            for message in (*MESSAGES, said("Is the ledger here?", None, 0, 2)):
+                writing.add(message, indexed=message.conversation == 1)
+    assert as_json(overview(reader(name, keys).discussion, keys))["messages"] == 6
+    shown = page(reader(name, keys), "messages", 2)
+    assert [entry["text"] for entry in shown["entries"]] == ["Is the ledger here?", "Line 4 of the harbour."]
+    rest = page(reader(name, keys), "messages", 50, shown["next"])
+    assert [entry["text"] for entry in rest["entries"]] == [one.text for one in reversed(MESSAGES[:-1])]
+    assert [entry["text"] for entry in page(reader(name, keys), "messages", 9, words="mill")["entries"]][:1] == [
+        "Line 2 of the mill."
+    ]
+    assert messages.about(reader(name, keys)) == "6 rows, 6 without a date, 1 not indexed"
+    found = forgetting.find(reader(name, keys), forgetting.Choice("ledger"))
+    assert [one.text for one in found.messages] == [MESSAGES[1].text, MESSAGES[3].text, "Is the ledger here?"]
+    forgetting.forget(reader(name, keys), found)
+    assert forgetting.find(reader(name, keys), forgetting.Choice("ledger")).messages == []
+    assert messages.about(reader(name, keys)) == "3 rows, 3 without a date, 3 forgotten"
+    assert page(reader(name, keys), "messages", 9, words="ledger")["entries"] == []
+    with reader(name, keys).messages(write=True) as index:
+        assert index is not None and index.rebuild_index() == 3
+    assert [row["text"] for row in export(reader(name, keys))["messages"]] == [MESSAGES[n].text for n in (0, 2, 4)]
+    assert not [one for one in check(reader(name, keys)) if one.problem]
+    if keys is NO_KEYS:
+        return
+    assert page(reader(name), "messages", 9)["locked"]
+    with pytest.raises(DataKeyError):
+        forgetting.find(reader(name), forgetting.Choice("mill"))
