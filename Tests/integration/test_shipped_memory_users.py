@@ -198,7 +198,9 @@ def test_the_compacted_chat_tells_of_what_is_no_longer_sent(start: Callable[[str
     assert re.search(r"<middle>\nPART \d+\n</middle>", prompt) and "Turn 14" in prompt and "Turn 0." not in prompt
     first, followed = server.prompts("You sum up a part")[0], server.prompts("You keep the summary of how")
     assert "<part>\nuser: User: Turn 0." in first and "Turn 1." in first.partition("</later>")[0]
-    assert "<summary>\nBEGINNING" in followed[-1] and "<after>\nPART" in followed[-1]
+    # Of all records of the beginning again, so that none is of an edited message.
+    assert "<summary>\n\n</summary>" in followed[-1]
+    assert [prompt.partition("<after>")[2].count("PART ") for prompt in followed] == list(range(1, len(followed) + 1))
     server.assert_nothing_to_complain_about()
 
 
