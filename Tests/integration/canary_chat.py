@@ -225,7 +225,7 @@ LAST, WORD = "{chat_user_prompt_last_one}", "{agent1Output}"
 
 def canary_tree(public: Path, backend_url: str, *, encrypt: bool, redact: bool = False) -> ConfigTree:
     """Two users with the workflows ``Talk`` and those that fail; ``encrypt``: their ``encryptUsingApiKey``."""
-    tree = memory_tree(public, backend_url, vector=False)
+    tree = memory_tree(public, backend_url, vector=False, rememberMessages=True)
     tree.write("ApiTypes/Chat.json", api_type())
     tree.write(
         "Endpoints/Embed.json",

@@ -296,6 +296,7 @@ def test_what_lies_there_is_encrypted_and_private(encrypted: Run) -> None:
         "vision_responses.json",
         "state_document.md",
         "vector_memory.db",
+        "message_index.db",
     } <= {file.name for file in files}
     for file in files:
         assert file.suffix not in (".json", ".md", ".bak") or file.read_bytes().startswith(b"gAAAA"), file.name
@@ -404,6 +405,7 @@ def test_nothing_that_was_said_is_in_the_database_or_its_log(tmp_path: Path, cha
             "vision_responses.json",
             "gAAAA",
             "INSERT INTO wilmer.memories",
+            "INSERT INTO wilmer.messages",
             "wilmer.workflow_locks",
         ):
             assert name in text, name

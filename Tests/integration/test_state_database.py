@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import random
 import re
 import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from Tests.amounts import amount
 from Tests.integration.launcher import USER, Launcher, Response, run_launcher
 from Tests.integration.memory_chat import Exchange, MemoryBackend, conversation, memory_tree
 from Tests.integration.test_memory_crash import LOOKBACK, TURN, Stored, check
+from Tests.patience import CLIENT_PATIENCE
 from Tests.postgres_lab import PASSWORD, Server, StatementLog, name_in, open_database
 from Tests.workflows.engine_lab import until
 
@@ -158,6 +161,53 @@ def test_the_start_and_what_two_servers_share(site: Site) -> None:
     # Commands find running servers by a file there.
     assert not [path for path in (site.tree.public / "DiscussionIds").iterdir() if path.is_dir()]
     assert not (site.tree.public / "SqlLiteDBs").exists()
+
+
+@pytest.mark.parametrize("key", ["", "a key of a client"], ids=["clear", "encrypted"])
+def test_what_is_said_through_one_server_is_found_through_the_other(site: Site, key: str) -> None:
+    settings = json.loads((site.tree.configs / f"Workflows/{USER}/memory-settings.json").read_text("utf-8"))
+    site.tree.write(f"Workflows/{USER}/memory-settings.json", {**settings, "rememberMessages": True})
+    user = json.loads((site.tree.configs / f"Users/{USER}.json").read_text("utf-8"))
+    site.tree.write(f"Users/{USER}.json", {**user, "encryptUsingApiKey": True})
+    shown = {"type": "StaticResponse", "content": "{agent1Output}"}
+    site.tree.shared("Find", {"type": "Recall", "whoSaidIt": "off", "dates": False}, shown)
+    site.tree.shared("Say", {"type": "StaticResponse", "content": "The mill has answer {chat_user_prompt_last_one}"})
+    said: list[dict[str, str]] = []
+
+    def ask(server: Launcher, model: str, *messages: dict[str, str]) -> str:
+        first, *others = messages
+        first = {**first, "content": f"[DiscussionId]mill[/DiscussionId]{first['content']}"}
+        with contextlib.closing(HTTPConnection("127.0.0.1", server.port, timeout=CLIENT_PATIENCE)) as connection:
+            body = json.dumps({"model": model, "messages": [first, *others]})
+            headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+            connection.request("POST", "/v1/chat/completions", body, headers)
+            answer = connection.getresponse()
+            assert answer.status == 200
+            return str(json.loads(answer.read())["choices"][0]["message"]["content"])
+
+    def finds(server: Launcher, question: str, line: str) -> bool:
+        lines = ask(server, "Find", {"role": "user", "content": question}).splitlines()
+        return line in lines
+
+    with site.server() as one, site.server() as two:
+        for number in range(6):
+            server, other = (one, two) if number % 2 == 0 else (two, one)
+            said.append({"role": "user", "content": f"heron{number}"})
+            answer = ask(server, "Say", *said)
+            said.append({"role": "assistant", "content": answer})
+            # A conversation of one message is not found yet. The answer is stored behind itself.
+            if number:
+                assert until(lambda: finds(other, f"heron{number}", f"Assistant: {answer}"), PATIENCE)  # noqa: B023
+                assert finds(other, f"heron{number}", f"User: heron{number}")
+        # An edit through one server, and what it replaces is found through neither.
+        said[2]["content"] = "an egret instead"
+        ask(two, "Say", *said, {"role": "user", "content": "And?"})
+        for server in (one, two):
+            assert finds(server, "egret", "User: an egret instead") and not finds(server, "heron1", "User: heron1")
+    database = open_database(site.url)
+    with contextlib.closing(database):
+        rows = database.read("SELECT text FROM wilmer.messages")
+        assert len(rows) >= 13 and all(text.startswith("gAAAA") == bool(key) for (text,) in rows)
 
 
 # At most 20 with memories in documents, for which the specification has a budget.

@@ -324,14 +324,18 @@ class MessageIndex:
 
     def _load_words(self, order: Order) -> None:
         """Index the words of rows in memory, as far as they are not."""
-        for some in _batches(order.without_words(), _BATCH):
-            raise_if_cancelled(self._scope)
-            for row in self.rows(some):
-                words = " ".join(index_words(row.text))
-                if row.id in order.indexed:
-                    # Its time has changed in another process.
-                    order.drop_words(row.id, words, order.indexed[row.id][1])
-                order.add_words(row.id, words, " ".join(index_words(row.when_words)), row.said)
+        decode = self._codec.decode_text
+        missing = order.without_words()
+        with order.adding() if missing else contextlib.nullcontext():
+            for some in _batches(missing, _MOST_VALUES):
+                raise_if_cancelled(self._scope)
+                where = f"id IN ({', '.join('?' * len(some))})"
+                for number, *texts in self.all(f"SELECT id, text, when_words FROM messages WHERE {where}", some):
+                    words, dates = (" ".join(index_words(decode(text))) for text in texts)
+                    if number in order.indexed:
+                        # Its time has changed in another process.
+                        order.drop_words(number, words, order.indexed[number][1])
+                    order.add_words(number, words, dates, order.entry(number).said)
 
     # -- conversations -------------------------------------------------------------------------------------------
     def keys(self, messages: Iterable[PathMessage]) -> list[Keys]:

@@ -7,11 +7,12 @@ number, and the slots of neighbours follow each other.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from Middleware.utilities.discussions.message_index.message_tables import (
@@ -190,6 +191,15 @@ class Order:
             self._words = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
             self._words.execute(INDEX_TABLE)
         return self._words
+
+    @contextlib.contextmanager
+    def adding(self) -> Iterator[None]:
+        """Add the words of many rows faster. Those that were added stay if the block raises."""
+        self.index.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self.index.execute("COMMIT")
 
     def add_words(self, number: int, words: str, dates: str, said: int | None) -> None:
         self.index.execute(INSERT_WORDS, (number, words, dates))
