@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from Tests.integration.launcher import USER, ConfigTree, Launcher, api_type, endpoint
+from Tests.patience import CLIENT_PATIENCE
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_answer
 
 pytestmark = pytest.mark.slow
@@ -211,3 +213,62 @@ def test_the_state_document_follows_a_chat(tmp_path: Path) -> None:
             assert all(f"- {words_}" in send(whole) for words_ in ("m0.", "m4.", "m8."))
             assert len(model.made) == made + 1
             assert send(whole) == path.read_text("utf-8")
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["clear", "encrypted"])
+def test_searchable_memories_follow_a_chat(tmp_path: Path, encrypted: bool) -> None:
+    with Model() as model:
+        tree = with_document(tmp_path / "Public", model.url)
+        user = json.loads((tree.public / "Configs" / "Users" / f"{USER}.json").read_text("utf-8"))
+        tree.write(f"Users/{USER}.json", {**user, "encryptUsingApiKey": encrypted})
+        node = {"endpointName": "Main", "preset": "Plain", "maxResponseSizeInTokens": 200}
+        tree.private(
+            "_DefaultWorkflow",
+            {"title": "Facts", "type": "VectorMemorySearch", "input": "t", "limit": 5},
+            {"title": "Write", "type": "QualityMemory"},
+            {
+                "title": "Answer",
+                "type": "Standard",
+                **node,
+                "systemPrompt": "FACTS {agent1Output} END",
+                "returnToUser": True,
+            },
+        )
+        with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER) as server:
+            key = {"Authorization": "Bearer a-key-of-a-client"} if encrypted else {}
+
+            def send(texts: list[str]) -> str:
+                """A message of the client; what its nodes were shown, before the memories were written."""
+                before = len(model.shown)
+                body = {"model": "x", "messages": said(*texts)}
+                request = urllib.request.Request(
+                    f"http://127.0.0.1:{server.port}/v1/chat/completions",
+                    json.dumps(body).encode(),
+                    {"Content-Type": "application/json", **key},
+                )
+                with urllib.request.urlopen(request, timeout=CLIENT_PATIENCE) as answer:
+                    answer.read()
+                assert len(model.shown) == before + 1
+                return model.shown[-1]
+
+            whole = words(0, 13)
+            for count in (3, 5, 9, 13):
+                send(whole[:count])
+            shown = send(whole)
+            assert all(word in shown for word in whole[:12])
+            # An edit: gone at once, and the new text from the next request on.
+            edited = [*whole[:5], "changed.", *whole[6:]]
+            shown = send(edited)
+            assert "m5." not in shown and "m1." in shown and "m9." in shown
+            shown = send(edited)
+            assert "changed." in shown and "m5." not in shown and shown.count("m9.") == 1
+            # A branch, and the old branch again.
+            branch = [*whole[:6], *words(0, 9, "n")]
+            for count in (8, 12, 15):
+                shown = send(branch[:count])
+                assert "m9." not in shown and "changed." not in shown
+            made = len(model.made)
+            shown = send(whole)
+            assert "m5." in shown and "changed." not in shown and "n" not in shown.split("FACTS")[1].split("END")[0]
+            assert "n3." in send(branch) and "changed." in send(edited)
+            assert len(model.made) == made

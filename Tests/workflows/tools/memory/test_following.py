@@ -8,14 +8,16 @@ import logging
 import os
 import random
 import re
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.services.memory import memory_store, pieces
+from Middleware.services.memory import chunks, memory_store, pieces
 from Middleware.services.memory.chunks import followed_chunks
 from Middleware.services.memory.follow_state import bury, read_follow_state, write_follow_state
 from Middleware.services.memory.memory_search import NOTHING_FOUND, SEPARATOR, VectorSearch, search_memories_fully
@@ -24,8 +26,10 @@ from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import NO_SUMMARY, SUMMARY_SEPARATOR
 from Middleware.utilities.config import users
 from Middleware.utilities.config.declarations import read_settings
+from Middleware.utilities.conversations.trail import Piece
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
-from Middleware.utilities.encryption_utils import derive_encryption_key
+from Middleware.utilities.discussions.vector_memory import VectorMemories
+from Middleware.utilities.encryption_utils import NO_CIPHER, cipher_for, derive_encryption_key
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import condensation, file_memories, state_document, vector_memories
 from Middleware.workflows.tools.memory.chat_summary import ChatSummarizer
@@ -181,10 +185,16 @@ class Searchable(Discussion):
             chunks = memories.chunks_of(row["id"] for row in rows)
             names = [piece.keys.id for piece in found.shown if piece.keys] if found else []
             facts = memories.facts_of(names)
-        listed = [row["memory_text"] for row in rows if found is None or row["id"] not in chunks]
+        if found is None:
+            return [row["memory_text"] for row in rows if row["memory_text"] in self.stored()]
+        listed = [row["memory_text"] for row in rows if row["id"] not in chunks]
         listed += [row["memory_text"] for name in names for row in facts[name]]
         assert sorted(self.stored()) == sorted(listed)
         return listed
+
+    def _chunks(self) -> list[Piece]:
+        with self.folder.memories() as memories:
+            return memories.chunks()
 
     def stored(self) -> list[str]:
         found = search_memories_fully(self.folder, VectorSearch("everything", limit=1000))
@@ -785,3 +795,202 @@ def _told(shown: list[str]) -> list[str]:
 
 def _strangers(shown: list[str], texts: list[str]) -> list[str]:
     return [text for text in _told(shown) if text not in texts]
+
+
+# -- searchable memories -----------------------------------------------------------------------------------------------
+
+
+def searchable(monkeypatch: pytest.MonkeyPatch, key: bytes | None = None, **settings: Any) -> Searchable:
+    found = Searchable(monkeypatch, key, **settings)
+    begun(found)
+    return found
+
+
+CHANGED = chat("m0-m4", "x", "m6-m36")
+P1_EDITED = of("m0-m4", "x", "m6-m9")
+
+
+@table(
+    ("answers", "calls"),
+    [
+        # Of a changed chunk; how often it is asked for in as many requests.
+        (["[]"] * 5, 1),
+        (["no JSON"] * 5, 3),
+        (["", "no JSON", "{", "[]"], 3),
+        (["no JSON", "[]", "never asked"], 2),
+    ],
+)
+def test_a_chunk_without_memories_is_left_alone(
+    discussion: Discussion, monkeypatch: pytest.MonkeyPatch, answers: list[str], calls: int
+) -> None:
+    discussion = searchable(monkeypatch)
+    left = iter(answers)
+    monkeypatch.setattr(discussion, "ask", lambda system, prompt, markers: discussion.asked.append("") or next(left))
+    for count, _ in enumerate(answers):
+        discussion.send(chat("m0-m4", "x", f"m6-m{36 + count % 2}"))
+    assert len(discussion.asked) == calls
+    assert discussion.shown(CHANGED) == [P2, P3]
+    # Its messages are no hole, and what was made of them before comes back.
+    assert discussion.shown(ALL) == [P1, P2, P3]
+    monkeypatch.undo()
+
+
+def test_memories_from_before_are_always_shown_and_not_made_again(
+    discussion: Discussion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discussion = Searchable(monkeypatch, followEdits=False)
+    for count in (13, 23):
+        discussion.send(ALL[:count])
+    with discussion.folder.memories() as memories:
+        assert not memories.has_chunks
+    discussion.set()
+    discussion.asked.clear()
+    newer = of("m20-m32")
+    for said in (ALL, CHANGED, chat("m0-m36")):
+        discussion.send(said)
+        assert discussion.shown(said) == [P1, P2, newer]
+    assert len(discussion.asked) == 1
+    # What is newer follows, and what is older stays.
+    edited = chat("m0-m4", "x", "m6-m24", "y", "m26-m36")
+    discussion.send(edited)
+    newer = of("m20-m24", "y", "m26-m33")
+    assert discussion.shown(edited) == [P1, P2, newer]
+    # Switched off, the newest trail is shown, and what was made is not made again.
+    discussion.set(followEdits=False)
+    discussion.asked.clear()
+    for _ in range(2):
+        discussion.send(edited)
+    assert sorted(discussion.shown(edited)) == sorted([P1, P2, newer])
+    assert discussion.asked == []
+
+
+def test_a_repaired_chunk_is_not_the_newest_for_those_that_do_not_follow(
+    discussion: Discussion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discussion = searchable(monkeypatch)
+    discussion.send(CHANGED)
+    discussion.set(followEdits=False)
+    discussion.asked.clear()
+    discussion.send(CHANGED)
+    assert discussion.asked == []
+    discussion.send(chat("m0-m4", "x", "m6-m49"))
+    assert [text.replace("\n", " / ") for text in discussion.asked] == [of("m30-m46").strip("<>")]
+
+
+@table("kept", [0, 1, 2, 500])
+def test_chunks_elsewhere_are_dropped_oldest_first(
+    discussion: Discussion, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    discussion = searchable(monkeypatch, keepElsewhere=kept)
+    versions = [chat("m0-m4", f"x{number}", "m6-m36") for number in range(4)]
+    for said in versions:
+        discussion.send(said)
+        assert discussion.shown(said) == [of("m0-m4", said[5][1], "m6-m9"), P2, P3]
+    assert len(discussion.asked) == 4
+    with discussion.folder.memories() as memories:
+        assert len(memories.chunks()) == 3 + min(kept, 4) == memories.counts()["memories"]
+        assert memories.counts()["hashes"] == 3 + min(kept, 4)
+    discussion.asked.clear()
+    discussion.send(versions[2])
+    assert len(discussion.asked) == (0 if kept else 1)
+    assert discussion.shown(versions[2]) == [of("m0-m4", "x2", "m6-m9"), P2, P3]
+
+
+def test_a_search_fills_its_limit_from_the_path(discussion: Discussion, monkeypatch: pytest.MonkeyPatch) -> None:
+    discussion = Searchable(monkeypatch, chunkEstimatedTokenSize=8)
+    gone, there = chat("m0-m3", "n0-n99"), chat("m0-m3", "o0-o21")
+    for said in (gone[:40], gone, there):
+        discussion.send(said)
+    search = VectorSearch("n1;everything;n2;n3", limit=5)
+    with request_scope(discussion._request(there)):
+        found = search_memories_fully(discussion.folder, search).split(SEPARATOR)
+    assert len(found) == 5 and not any("n" in text for text in found)
+
+
+def test_searchable_memories_are_encrypted(discussion: Discussion, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = searchable(monkeypatch)
+    keys = {key for piece in plain._chunks() for key in piece.sources}
+    hidden = searchable(monkeypatch, derive_encryption_key("secret", "ann"))
+    for said in (CHANGED, ALL, CHANGED):
+        hidden.send(said)
+        assert hidden.shown(said) == [P1 if said == ALL else P1_EDITED, P2, P3]
+    assert len(hidden.asked) == 1
+    assert len(keys) == 30 and not [key for key in keys if key in _stored_sources(hidden)]
+    # The same discussion in clear has them.
+    assert all(key in _stored_sources(plain) for key in keys)
+
+
+def _stored_sources(discussion: Discussion) -> str:
+    with closing(sqlite3.connect(Path(discussion.folder.folder) / "vector_memory.db")) as database:
+        return repr(database.execute("SELECT * FROM vector_memory_sources").fetchall())
+
+
+def test_encryption_that_is_switched_on_changes_no_trail(
+    discussion: Discussion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discussion = searchable(monkeypatch)
+    discussion.send(CHANGED)
+    path, key = Path(discussion.folder.folder) / "vector_memory.db", derive_encryption_key("secret", "ann")
+    for cipher in (cipher_for(key), cipher_for(derive_encryption_key("other", "ann")), NO_CIPHER):
+        with VectorMemories(str(path), "x", write=True, cipher=discussion.folder.cipher) as memories:
+            memories.change_cipher(cipher)
+        discussion.folder = DiscussionFolder(discussion.folder.discussion_id, None, None)
+        monkeypatch.setattr(DiscussionFolder, "cipher", cipher)
+        (path.parent / "follow.json").unlink(missing_ok=True)
+        assert discussion.shown(CHANGED) == [P1_EDITED, P2, P3]
+        assert discussion.shown(ALL) == [P1, P2, P3]
+    monkeypatch.undo()
+
+
+@table("content", ["[1]", "{", '{"conversations": [{"number": 4, "active": {"searchable": ["7", 3, ""]}}]}', ""])
+def test_a_damaged_state_costs_no_searchable_memory(
+    discussion: Discussion, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    discussion = searchable(monkeypatch)
+    (Path(discussion.folder.folder) / "follow.json").write_text(content, encoding="utf-8")
+    assert sorted(discussion.stored()) == sorted([P1, P2, P3])
+    assert discussion.send(ALL) == [P1, P2, P3]
+    assert discussion.send(CHANGED) == [P2, P3]
+
+
+def test_a_killed_pass_loses_and_doubles_nothing(discussion: Discussion, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was stored when a pass ended, the next one makes the rest."""
+    places = [
+        (vector_memories.ChunkWriter, "_settle"),
+        (chunks.FollowedChunks, "_store"),
+        (pieces, "write_follow_state"),
+        (VectorMemories, "_insert_chunk"),
+        (VectorMemories, "_change_chunks"),
+    ]
+    for owner, name in places:
+        found = searchable(monkeypatch)
+        two_edits = chat("m0-m4", "x", "m6-m24", "y", "m26-m37")
+
+        def killed(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(owner, name, killed)
+            found.send(two_edits)
+        for _ in range(2):
+            found.send(two_edits)
+        assert found.shown(two_edits) == [P1_EDITED, P2, of("m20-m24", "y", "m26-m34")], name
+        assert found.shown(ALL) == [P1, P2, P3], name
+        assert len(found.asked) <= 3, name
+
+
+def test_both_kinds_in_one_discussion_keep_to_one_conversation(
+    discussion: Discussion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searchable_ones = Searchable(monkeypatch)
+    files = Discussion(monkeypatch)
+    files.folder = searchable_ones.folder
+    monkeypatch.setattr(vector_memories, "MemoryCall", searchable_ones._call)
+    for said in (*(ALL[:count] for count in (3, 13, 23, 36)), CHANGED, chat("m0-m36"), CHANGED):
+        for one in (files, searchable_ones):
+            one.set()
+            one.send(said)
+    for one in (files, searchable_ones):
+        assert one.shown(CHANGED)[0] == P1_EDITED and one.shown(ALL)[:2] == [P1, P2]
+    (conversation,) = read_follow_state(files.folder).conversations
+    assert {kind: len(names) for kind, names in conversation.active.items()} == {"file": 3, "searchable": 3}
