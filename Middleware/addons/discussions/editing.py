@@ -17,6 +17,7 @@ from typing import Literal, cast, get_args
 from Middleware.addons.discussions.discussion_reader import Reader
 from Middleware.exceptions import WilmerError
 from Middleware.services.memory.chunk_facts import newest_facts
+from Middleware.services.memory.compactor_store import BLOCKS_FILE, OLD_FILE, OLDEST_FILE
 from Middleware.services.memory.folds import Folds, Version, chain, document_folds, summary_folds, text_hash
 from Middleware.services.memory.follow_state import bury
 from Middleware.services.memory.memory_documents import ANCHORS_FILE, ELSEWHERE_FILE, FOLLOW_FILE, MEMORIES_FILE
@@ -24,8 +25,14 @@ from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory.pieces import StoredPiece, pieces_in
 from Middleware.services.memory_service import valid_position
 from Middleware.services.vision_cache import VisionResponses
-from Middleware.utilities.discussion_state import MEMORIES
-from Middleware.utilities.discussions.discussion_files import Pair, read_content, read_pairs, write_content
+from Middleware.utilities.discussion_state import COMPACTOR, MEMORIES
+from Middleware.utilities.discussions.discussion_files import (
+    Pair,
+    read_content,
+    read_object,
+    read_pairs,
+    write_content,
+)
 from Middleware.utilities.discussions.vector_memory import SearchableMemories
 from Middleware.utilities.text_utils import restore_braces
 
@@ -153,7 +160,21 @@ class DiscussionEditor:
                 self._store.replace_summaries(summaries)
             if documents is not None:
                 self._store.replace_documents(documents)
+            self._forget_blocks(names)
             VisionResponses(self._state).forget(texts)
+
+    def _forget_blocks(self, names: Collection[str]) -> None:
+        """Delete these blocks of the compactor, and its summaries, as any of them may contain the messages."""
+        content = read_object(self._state, BLOCKS_FILE)
+        blocks = content.get("blocks")
+        if not isinstance(blocks, list):
+            return
+        with self._state.lock(COMPACTOR, timeout=LOCK_SECONDS):
+            kept = [block for block in blocks if block.get("id") not in names]
+            write_content(self._state, BLOCKS_FILE, {**content, "blocks": kept, "old": [], "oldest": []})
+            for name in (OLD_FILE, OLDEST_FILE):
+                if read_pairs(self._state, name):
+                    write_content(self._state, name, [])
 
     def delete_all(self) -> None:
         """Delete all that the next message writes again; the files as they were stay in their backups.

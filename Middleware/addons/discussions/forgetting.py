@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from Middleware.addons.discussions.discussion_reader import Reader
 from Middleware.addons.discussions.editing import DiscussionEditor, MemoryKey, NoSuchMemoryError
 from Middleware.models.messages import Message
+from Middleware.services.memory.compactor_store import BLOCKS_FILE
 from Middleware.services.memory.memory_documents import ELSEWHERE_FILE, MEMORIES_FILE
-from Middleware.services.memory.pieces import StoredPiece
+from Middleware.services.memory.pieces import StoredPiece, pieces_in
 from Middleware.utilities.conversations.message_keys import path_messages
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex, MessageRow
 from Middleware.utilities.discussions.message_index.message_tables import ELSEWHERE, INDEX_TABLE, INSERT_WORDS
@@ -84,6 +85,7 @@ def find(reader: Reader, choice: Choice) -> Forgotten:
         # What another message says as well stays true.
         gone = {key for message in chosen for key in message.keys} - rest
         pieces = [piece for name in (MEMORIES_FILE, ELSEWHERE_FILE) for piece in reader.pieces(name)]
+        pieces += pieces_in(reader.object(BLOCKS_FILE).get("blocks", []), reader.discussion.display(BLOCKS_FILE))
         keys = _as_sent(index, gone, chosen, pieces)
         made = [piece for piece in pieces if piece.keys is not None and keys.intersection(piece.keys.sources)]
         return Forgotten(chosen, made, _searchable(reader, keys))

@@ -153,6 +153,18 @@ def _remembered(place: Place) -> None:
     place.folder.write("memories.json.bak", b'[{"text_block": "%s", "hash": ""}]' % CANARY.encode())
 
 
+def _compacted(place: Place) -> None:
+    name = "context_compactor_blocks.json"
+    place.remember(name, ("They met.", range(2)), (f"The {CANARY} sings.", range(2, 4)))
+    stored = place.folder.read(name)
+    assert stored is not None
+    blocks = json.loads(place.folder.cipher.decrypt(stored) if is_token(stored) else stored)
+    kept = [{"text": f"All of {CANARY}", "covers": "", "seen": 1, "summed": 1}]
+    place.folder.write(name, json.dumps({"blocks": blocks, "old": kept, "oldest": kept}).encode())
+    for file in ("context_compactor_old.json", "context_compactor_oldest.json"):
+        place.folder.write(file, b'[{"text_block": "%s", "hash": ""}]' % CANARY.encode())
+
+
 def _nothing(place: Place) -> None:
     pass
 
@@ -186,6 +198,7 @@ ALL = [text for _, text in CHAT]
         (_provisional, [CANARY], [2]),
         (_with_a_picture, [CANARY], [2]),
         (_remembered, [CANARY], [2]),
+        (_compacted, [CANARY], [2]),
     ],
 )
 @pytest.mark.parametrize("api_key", [None, KEY], ids=["clear", "encrypted"])
