@@ -91,8 +91,8 @@ class Blocks(Followed):
     def refresh(self) -> None:
         self._is_changed = False
         super().refresh()
-        cuts = (self._sections.old, self._sections.recent, self._sections.end)
-        self.left, self.recent, self.end = (bisect.bisect_left(self._at, cut) for cut in cuts)
+        at, cut = self._at, self._sections
+        self.left, self.recent, self.end = (bisect.bisect_left(at, one) for one in (cut.old, cut.recent, cut.end))
 
     def look_again(self) -> None:
         """Read what is stored, if it has changed. Raises like ``refresh``."""
