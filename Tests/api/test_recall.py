@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from Middleware.common import instance_global_variables as instance
-from Middleware.utilities.discussions.message_index import message_rows
+from Middleware.utilities.discussions.message_index import message_rows, message_tables
 from Tests.api.api_lab import CHAT, ApiLab, settled
 from Tests.stub_backend import StubBackend
 from Tests.tables import table
@@ -253,6 +253,42 @@ def test_a_file_that_others_write_to_is_filled_by_the_next_request(
         other.execute("ROLLBACK")
     assert [record.levelname for record in caplog.records if "could not be stored" in record.message] == ["WARNING"]
     assert not any("egret" in line for line in lab.ask("egret"))
+    lab.say(*said, user("An egret, too."), assistant("Well."), user("So."), answer="Yes.")
+    assert any(line.endswith("User: An egret, too.") for line in lab.ask("egret"))
+
+
+def nothing_can_be_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a folder that is read-only: the files that SQLite makes next to a database."""
+    for ending in ("-wal", "-shm"):
+        Path(f"{path}{ending}").mkdir()
+
+
+def the_disk_is_full(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use = message_tables.use_write_ahead_log
+
+    def limited(connection: sqlite3.Connection) -> None:
+        use(connection)
+        connection.execute("PRAGMA max_page_count = 1")
+
+    monkeypatch.setattr(message_tables, "use_write_ahead_log", limited)
+
+
+@pytest.mark.parametrize("fault", [nothing_can_be_made, the_disk_is_full])
+def test_where_nothing_can_be_written_what_is_there_is_found(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: Any
+) -> None:
+    said = talk(lab, "A heron stood there.", "A heron?", "Yes, a heron.", "Fine herons.")
+    with monkeypatch.context() as patch:
+        fault(lab.path(), patch)
+        for text in ("egret " * 2000, "an egret " * 2000):
+            assert lab.say(*said, user(text), answer="Well.") == "Well."
+        assert any(line.endswith("User: A heron stood there.") for line in lab.ask("heron"))
+        assert lab.ask("egret") == []
+    assert [record.levelname for record in caplog.records if "could not be stored" in record.message] == ["WARNING"]
+    for ending in ("-wal", "-shm"):
+        other = Path(f"{lab.path()}{ending}")
+        if other.is_dir():
+            other.rmdir()
     lab.say(*said, user("An egret, too."), assistant("Well."), user("So."), answer="Yes.")
     assert any(line.endswith("User: An egret, too.") for line in lab.ask("egret"))
 

@@ -51,6 +51,8 @@ _MOST_VALUES = 400
 _BATCH = 500
 # How long a request waits while another process writes. The next request stores what this one has not.
 BUSY_SECONDS = 2.0
+# Reading makes files next to a database with a log, too.
+_CANNOT_WRITE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 _ROW = "id, conversation, place, role, speaker, text, words, said, said_from, state, when_words"
 _FIRST_PLACE = -1e300
 _SHOWN = f"state IN ({ON_PATH}, {PROVISIONAL})"
@@ -171,7 +173,14 @@ class MessageIndex:
         if not write and not os.path.isfile(self.path):
             return
         self._database = database = tables.connect(self.path, create=write, mode=self._mode)
-        known = sqlite.when_free(lambda: tables.table_names(database), self._scope, BUSY_SECONDS)
+        try:
+            known = sqlite.when_free(lambda: tables.table_names(database), self._scope, BUSY_SECONDS)
+        except sqlite3.OperationalError as error:
+            if write or sqlite.error_code(error) not in _CANNOT_WRITE:
+                raise
+            database.close()
+            self._database = database = tables.connect_without_log(self.path)
+            known = tables.table_names(database)
         if write:
             tables.use_write_ahead_log(database)
             if not known:

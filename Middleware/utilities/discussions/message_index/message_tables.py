@@ -7,9 +7,11 @@ The statements of an index are written once, as SQLite has them; a state databas
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from Middleware.models.cancel_scope import CancelScope
@@ -150,6 +152,18 @@ def connect(path: str, *, create: bool = False, mode: int | None = None) -> sqli
     """Return a connection without implicit transactions. ``mode``: of a new file, and those that SQLite adds."""
     connection = memory_schema.connect(path, create=create, mode=mode)
     # Rows are many and wide; tuples are read twice as fast.
+    connection.row_factory = None
+    return connection
+
+
+def connect_without_log(path: str) -> sqlite3.Connection:
+    """Return a connection that only reads, and makes no files: for a folder in which nothing can be written.
+
+    What an interrupted write has left in the log is not read.
+    """
+    address = f"{Path(os.path.abspath(path)).as_uri()}?immutable=1"
+    connection = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
+    memory_schema.prepare(connection)
     connection.row_factory = None
     return connection
 
