@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from Middleware.addons.discussions.rekey import rekey_command as rekey_encrypted_files
+from Middleware.services.memory.recall import Recall, recall
+from Middleware.utilities.discussion_state import MESSAGE_INDEX
 from Middleware.utilities.discussions.discussion_files import pairs_as_json, write_json
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
 from Middleware.utilities.discussions.key_salts import SALT_FILE, salt_text
+from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
 from Middleware.utilities.discussions.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import (
     NAME_START,
@@ -29,6 +32,7 @@ from Middleware.utilities.encryption_utils import (
 from Middleware.utilities.files.file_access import atomic_write
 from Tests.patience import CLIENT_PATIENCE
 from Tests.services.discussion_lab import DiscussionLab
+from Tests.utilities.discussions.message_index.lab import on_path, request
 
 OLD, NEW, USER = "sk-old-geheim-0123", "sk-new-geheim-0123", "tester"
 SECRET = "Quetzalcoatl"
@@ -44,6 +48,7 @@ FILES = (
     "state_document.md",
     "state_document.md.bak",
 )
+SAID = [("user", f"Where is {SECRET}?"), ("assistant", "Asleep."), ("user", "Fine.")]
 CONTENT = json.dumps(pairs_as_json([(SECRET, "hash")])).encode()
 
 
@@ -89,6 +94,8 @@ class RekeyLab(DiscussionLab):
         with VectorMemories(folder.vector_database(), name, write=True, cipher=cipher, mode=0o600) as memories:
             memories.store_chunk([(SECRET, json.dumps({"title": SECRET}))], "h")
             memories.add_embeddings([(1, b"\0\0\x80\x3f" * 3)], "m")
+        with MessageIndex(folder.plain_file(MESSAGE_INDEX), write=True, cipher=cipher, mode=0o600) as index:
+            request(index, SAID)
         return Path(folder.folder)
 
     def write(self, path: str, data: object, cipher: Cipher = NO_CIPHER) -> Path:
@@ -128,7 +135,9 @@ class RekeyLab(DiscussionLab):
             assert data.startswith(b"gAAAA") is (api_key is not None), file
             assert SECRET.encode() in cipher.decrypt(data), file
         assert database_texts(folder / "vector_memory.db", cipher) == [SECRET]
-        odd = {path.name for path in folder.rglob("*")} - {*FILES, "vector_memory.db"}
+        with MessageIndex(str(folder / MESSAGE_INDEX), cipher=cipher) as index:
+            assert on_path(index) == [text for _, text in SAID] and recall(index, Recall(SECRET)).results
+        odd = {path.name for path in folder.rglob("*")} - {*FILES, "vector_memory.db", MESSAGE_INDEX}
         assert all(name.endswith(".lock") for name in odd), odd
 
     def in_clear(self) -> list[str]:
