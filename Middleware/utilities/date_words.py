@@ -72,6 +72,10 @@ def _counted(words: str) -> dict[str, int]:
     return {word: number for number, word in enumerate(words.split(), 1)}
 
 
+def _units(words: str) -> dict[str, Kind]:
+    return dict(zip(words.split(), (Kind.DAY, Kind.WEEKEND, Kind.WEEK, Kind.MONTH, Kind.YEAR), strict=True))
+
+
 _PAST_FORMS = "|".join(sorted({form for row in IRREGULAR_VERBS for form in row[1:]} - {"goes"}))
 _ENGLISH = Language(
     months=MONTHS,
@@ -84,13 +88,7 @@ _ENGLISH = Language(
     )
     | {"a": 1, "an": 1, "thirty": 30, "forty": 40, "fifty": 50},
     few={"a couple of": 2, "a couple": 2, "couple of": 2, "a few": 3, "few": 3},
-    units={
-        "days?": Kind.DAY,
-        "weekends?": Kind.WEEKEND,
-        "weeks?": Kind.WEEK,
-        "months?": Kind.MONTH,
-        "years?": Kind.YEAR,
-    },
+    units=_units("days? weekends? weeks? months? years?"),
     part=" (?:morning|afternoon|evening|night)",
     forms=(
         ("yesterday", "the day before yesterday|day before yesterday", Kind.DAY, -2),
@@ -162,13 +160,7 @@ _GERMAN = Language(
     )
     | {"einem": 1, "einer": 1, "dreißig": 30, "vierzig": 40, "fünfzig": 50},
     few={"ein paar": 3},
-    units={
-        "tag(?:en)?": Kind.DAY,
-        "wochenenden?": Kind.WEEKEND,
-        "wochen?": Kind.WEEK,
-        "monat(?:en)?": Kind.MONTH,
-        "jahr(?:en)?": Kind.YEAR,
-    },
+    units=_units("tag(?:en)? wochenenden? wochen? monat(?:en)? jahr(?:en)?"),
     part=" ?(?:früh|vormittag|mittag|nachmittag|abend|nacht|morgen(?: früh)?)",
     forms=(
         ("vorgestern", "vorgestern{part}", Kind.DAY, -2),

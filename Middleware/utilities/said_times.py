@@ -223,9 +223,7 @@ def said_times(
         return times
     newest = next((index for index in reversed(range(len(roles))) if roles[index] == "user"), len(roles))
     stored = _known(traces.stored)
-    earliest, latest = EARLIEST, arrival + DAY_SECONDS
-    if after is not None:
-        earliest = max(earliest, after - DAY_SECONDS)
+    earliest, latest = max(EARLIEST, (after or 0) - DAY_SECONDS), arrival + DAY_SECONDS
     for index in sorted({*traces.fields, *traces.stamps, *stored, *range(newest, len(roles))}):
         arrived = arrival if index >= newest else None
         for at, source in _sources(traces, stored.get(index), index, arrived, calendar):

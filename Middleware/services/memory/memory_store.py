@@ -399,7 +399,10 @@ def _said_in(entry: Mapping[str, object]) -> dict[str, str]:
 
 
 def _with_other_keys(pairs: Sequence[Pair], before: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
-    """Return memories as JSON, each with the other keys of its entry."""
+    """Return memories as JSON, each with the other keys of its entry.
+
+    An edit of the text keeps them: the times are those of its messages, not of its words.
+    """
     texts, hashes = (_places(before, key) for key in ("text_block", "hash"))
     taken: set[int] = set()
     found: list[dict[str, object]] = []

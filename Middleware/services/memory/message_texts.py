@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from Middleware.utilities.answers.cut_off_thoughts import THOUGHT_TAG
 from Middleware.utilities.discussions.message_index.words import index_words
 
 # A part has so many words at most, a message so many parts: 8,800 words.
@@ -15,22 +14,6 @@ MOST_CODE, CODE_KEPT = 60, 20
 _FENCED = re.compile(r"^```.*?(?:^```[^\S\n]*$|\Z)", re.MULTILINE | re.DOTALL)
 _PARAGRAPH = re.compile(r"\n\s*\n")
 _SENTENCE = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])|\n")
-
-
-def without_thoughts(text: str) -> str:
-    """Return ``text`` without blocks of reasoning. One that is not closed is the whole text, or is a word of it."""
-    if "<" not in text and "[THINK]" not in text:
-        return text
-    kept, position, block, opened = "", 0, "", 0
-    for tag in THOUGHT_TAG.finditer(text):
-        name = tag[2].lower()
-        if not block and not tag[1]:
-            block, opened = name, tag.start()
-        elif block == name and tag[1]:
-            kept, position, block = kept + text[position:opened], tag.end(), ""
-    if block and not (kept + text[position:opened]).strip():
-        return ""
-    return kept + text[position:]
 
 
 def parts_of(text: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
@@ -48,7 +48,10 @@ def ranked_facts(
     if not memories.exists:
         return {}
     total = memories.counts()["memories"]
-    found = [(term, _ids(memories, term)) for term in query.terms]
+    # The index of memories has no pairs of characters.
+    rows = memories.newest(_MOST_WITHOUT_INDEX) if any(is_pair(term.words[0]) for term in query.terms) else []
+    newest = {row["id"]: row["memory_text"].casefold() for row in rows}
+    found = [(term, _ids(memories, term, newest)) for term in query.terms]
     rough: dict[int, float] = {}
     for _, ids in found:
         rarity = weight(total, len(ids))
@@ -69,12 +72,10 @@ def sources_of(memories: SearchableMemories, numbers: Collection[int]) -> dict[i
     return {number: sources[chunk] for number, chunk in memories.chunks_of(numbers).items() if sources.get(chunk)}
 
 
-def _ids(memories: SearchableMemories, term: Term) -> dict[int, float]:
-    """Return the memories with a term, and how much of it is in them."""
+def _ids(memories: SearchableMemories, term: Term, newest: Mapping[int, str]) -> dict[int, float]:
+    """Return the memories with a term, and how much of it is in them; ``newest``: where pairs are looked for."""
     if is_pair(term.words[0]):
-        # The index of memories has no pairs of characters.
-        rows = memories.newest(_MOST_WITHOUT_INDEX)
-        return {row["id"]: 1.0 for row in rows if term.words[0] in row["memory_text"].casefold()}
+        return {number: 1.0 for number, text in newest.items() if term.words[0] in text}
     begun = dict.fromkeys(memories.ids_of(f'"{term.beginning}" *'), BEGUN) if term.beginning else {}
     return begun | dict.fromkeys(memories.ids_of(*(f'"{word}"' for word in term.words)), 1.0)
 

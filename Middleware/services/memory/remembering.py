@@ -15,16 +15,16 @@ from Middleware.models.messages import Message, VisionNote
 from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext
 from Middleware.services.memory.memory_settings import MemorySettings, quiet_memory_settings
-from Middleware.services.memory.message_texts import parts_of, without_thoughts
+from Middleware.services.memory.message_texts import parts_of
 from Middleware.services.timestamp_service import TimestampService
 from Middleware.services.vision_cache import VisionResponses, picture_text
 from Middleware.utilities import sqlite
+from Middleware.utilities.answers.cut_off_thoughts import without_thoughts
 from Middleware.utilities.answers.text_cleaner import find_generation_prompt
 from Middleware.utilities.conversations.message_keys import PathMessage, path_messages, recognised
 from Middleware.utilities.discussion_state import MESSAGE_INDEX, DiscussionState
 from Middleware.utilities.discussions.discussion_folder import stored_discussion
 from Middleware.utilities.discussions.message_index import filling
-from Middleware.utilities.discussions.message_index.alignment import PART
 from Middleware.utilities.discussions.message_index.filling import Filled
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
 from Middleware.utilities.discussions.message_index.message_tables import PROVISIONAL
@@ -76,6 +76,10 @@ class RequestMessages:
         self._numbers = list(kept)
         self._list = list(kept.values())
         self.messages: Sequence[PathMessage] = path_messages(self._list)
+
+    @property
+    def dated(self) -> bool:
+        return self._speech.calendar.dates
 
     def _read_captions(self) -> dict[str, str]:
         if not any("images" in message for message in self.all):
@@ -206,38 +210,23 @@ def remember_answer(request: RequestContext, remembered: Remembered, text: str) 
         return
     remembered.answered = True
     speech, message = remembered.speech, Message(role="assistant", content=escape_braces(text))
-    rows = list(_answer_rows(remembered, filled, message)) if text.strip() else []
+    rows = _answer_rows(remembered, filled, message) if text.strip() else []
     if not rows and not filled.later:
         return
     with warning(speech.state), opened_for_writing(speech.state, request) as index:
         filling.add_answer(index, filled, rows, speech.settings.messages_kept)
 
 
-def _answer_rows(remembered: Remembered, filled: Filled, message: Message) -> Iterator[NewMessage]:
-    speech = remembered.speech
+def _answer_rows(remembered: Remembered, filled: Filled, message: Message) -> list[NewMessage]:
     history = [*remembered.incoming.history.values(), message]
     # Without a request's fields: the answer has none.
-    incoming = RequestMessages(speech, RequestContext(), history)
-    index, now = len(history) - 1, int(time.time())
+    incoming = RequestMessages(remembered.speech, RequestContext(), history)
     if len(incoming.messages) != len(history):
-        return
-    said = now if speech.calendar.dates else None
-    key = incoming.messages[index]
-    for part, text in enumerate(incoming.parts(index)):
-        yield NewMessage(
-            filled.conversation,
-            filled.end + part * PART,
-            bytes.fromhex(key.key),
-            "assistant",
-            text,
-            bytes.fromhex(key.other) if key.other else None,
-            incoming.speaker(index),
-            said,
-            Source.ARRIVAL if said is not None else Source.UNKNOWN,
-            now,
-            PROVISIONAL,
-            incoming.when_words(index, text, said),
-        )
+        return []
+    now = int(time.time())
+    said = (now, Source.ARRIVAL) if incoming.dated else Said()
+    rows = filling.rows_of(incoming, len(history) - 1, filled.conversation, filled.end, said, now)
+    return [row._replace(state=PROVISIONAL) for row in rows]
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------

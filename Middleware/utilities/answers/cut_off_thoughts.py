@@ -28,11 +28,29 @@ def is_cut_off_thought(
 
 
 def _opens_and_never_closes(text: str) -> bool:
-    opening = THOUGHT_TAG.match(text)
-    if opening is None or opening[1]:
-        return False
-    name = opening[2].lower()
-    return not any(tag[1] and tag[2].lower() == name for tag in THOUGHT_TAG.finditer(text, opening.end()))
+    return _thoughts(text)[1] == 0
+
+
+def _thoughts(text: str) -> tuple[list[tuple[int, int]], int | None]:
+    """Return where blocks of reasoning begin and end, and where one begins that is not closed."""
+    closed, name, start = list[tuple[int, int]](), "", 0
+    for tag in THOUGHT_TAG.finditer(text):
+        if not name and not tag[1]:
+            name, start = tag[2].lower(), tag.start()
+        elif tag[1] and name == tag[2].lower():
+            closed.append((start, tag.end()))
+            name = ""
+    return closed, start if name else None
+
+
+def without_thoughts(text: str) -> str:
+    """Return ``text`` without blocks of reasoning. One that is not closed is the whole text, or is a word of it."""
+    closed, opened = _thoughts(text)
+    starts, ends = [*(start for start, _ in closed), len(text)], [0, *(end for _, end in closed)]
+    kept = [text[end:start] for start, end in zip(starts, ends, strict=True)]
+    if opened is not None and not "".join((*kept[:-1], text[ends[-1] : opened])).strip():
+        return ""
+    return "".join(kept)
 
 
 def _never_closes(text: str, endpoint: Mapping[str, object], finish_reason: str | None) -> bool:

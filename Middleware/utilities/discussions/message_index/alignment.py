@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
+from Middleware.utilities.conversations.path import MOST_PLACES, longest_in_order
 from Middleware.utilities.discussions.message_index.message_tables import ELSEWHERE, ON_PATH, PROVISIONAL
 
 # The parts of a long message stand so close to each other.
 PART = 0.001
 # What lies between two messages, so that the parts of a long one fit.
 _LEAST_STEP = 0.1
-# A key that has more rows is tried with the nearest ones only.
-_MOST_PLACES = 16
 
 Keys = tuple[bytes, ...]
 """The keys by which a message may be known: one or two."""
@@ -53,7 +53,7 @@ class Unit:
         """Whether it was in the conversation when it was last seen; what the user has deleted for good is not moved."""
         return self.rows[0].state != ELSEWHERE
 
-    @property
+    @cached_property
     def ids(self) -> tuple[int, ...]:
         return tuple(row.id for row in self.rows)
 
@@ -91,36 +91,25 @@ def align(history: Sequence[Keys], units: Sequence[Unit]) -> list[Unit | None]:
         found[end] = path[last]
     first = path[same - 1] + 1 if same else 0
     behind = path[last] if last < len(path) else len(units)
-    for index, unit in _longest(history[same:end], units, first, behind):
-        found[same + index] = unit
+    for index, place in _longest(history[same:end], units, first, behind).items():
+        found[same + index] = place
     return [None if index is None else units[index] for index in found]
 
 
-def _longest(history: Sequence[Keys], units: Sequence[Unit], first: int, behind: int) -> Iterator[tuple[int, int]]:
-    """Yield pairs of messages and of units from ``first`` to ``behind``: a longest choice in the order of both."""
-    if not history or first >= behind:
-        return
-    places = defaultdict[bytes, list[int]](list)
+def _longest(history: Sequence[Keys], units: Sequence[Unit], first: int, behind: int) -> dict[int, int]:
+    """Return for messages the units from ``first`` to ``behind`` that they are: a longest choice in order of both."""
+    places = defaultdict[bytes | None, list[int]](list)
     for index in range(first, behind):
         row = units[index].rows[0]
-        for key in {row.key, row.key2} - {None}:
-            places[key].append(index)  # type: ignore[index]
-    ends: list[int] = []
-    holders: list[int] = []
-    links: list[tuple[int, int, int]] = []  # (message, unit, the link before it)
+        for key in {row.key, row.key2}:
+            places[key].append(index)
+    choices = []
     for index, keys in enumerate(history):
         there = sorted({place for key in keys for place in places.get(key, ())})
         # Of a message that comes again and again, those near its place in the history.
         near = bisect.bisect_left(there, first + index)
-        for unit in reversed(there[max(0, near - _MOST_PLACES) : near + _MOST_PLACES]):
-            length = bisect.bisect_left(ends, unit)
-            links.append((index, unit, holders[length - 1] if length else -1))
-            ends[length : length + 1] = [unit]
-            holders[length : length + 1] = [len(links) - 1]
-    link = holders[-1] if holders else -1
-    while link >= 0:
-        index, unit, link = links[link]
-        yield index, unit
+        choices.append(there[max(0, near - MOST_PLACES) : near + MOST_PLACES])
+    return longest_in_order(choices)
 
 
 class Gap(NamedTuple):
@@ -133,8 +122,13 @@ class Gap(NamedTuple):
 
     @property
     def replaced(self) -> dict[int, Unit]:
-        """For each new message the unit in whose place it stands, if there are as many of both: an edit."""
-        return dict(zip(self.new, self.gone, strict=True)) if len(self.new) == len(self.gone) else {}
+        """For each new message the unit in whose place it stands: an edit.
+
+        There are as many of both, or the last one was edited before the next was sent.
+        """
+        is_last_edited = self.behind is None and len(self.gone) == 1
+        same = len(self.new) == len(self.gone) or is_last_edited
+        return dict(zip(self.new, self.gone, strict=False)) if same else {}
 
     def places(self) -> list[float] | None:
         """Return the places of the new messages, or None if there is no room for them: number the rows again."""

@@ -5,9 +5,8 @@ What a client no longer sends was not deleted: only what is missing between or b
 
 from __future__ import annotations
 
-import bisect
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -19,11 +18,13 @@ from Middleware.utilities.conversations.path import (
     conversation_of,
     is_tentative,
     kept_greeting,
+    longest_in_order,
 )
 from Middleware.utilities.discussions.message_index.alignment import PART, Unit, align, gaps_of
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
 from Middleware.utilities.discussions.message_index.message_tables import ELSEWHERE, FORGOTTEN, ON_PATH, PROVISIONAL
 from Middleware.utilities.discussions.message_index.row_writing import ChatFacts, NewMessage, Writing
+from Middleware.utilities.said_times import DAY_SECONDS, Source
 
 # New messages that are stored before the answer; the rest of a long history follows behind it.
 MOST_AT_ONCE = 2_000
@@ -47,6 +48,11 @@ class Incoming(Protocol):
     @property
     def messages(self) -> Sequence[PathMessage]: ...
 
+    @property
+    def dated(self) -> bool:
+        """Return whether messages get dates."""
+        ...
+
     def speaker(self, index: int) -> str | None: ...
 
     def parts(self, index: int) -> Sequence[str]:
@@ -58,6 +64,30 @@ class Incoming(Protocol):
         ...
 
     def when_words(self, index: int, text: str, said: int | None) -> str: ...
+
+
+def rows_of(
+    incoming: Incoming, number: int, conversation: int, place: float, time: tuple[int | None, int], seen: int
+) -> list[NewMessage]:
+    """Return the rows of a message, the first of them at ``place``; ``time`` and ``seen`` as in ``NewMessage``."""
+    message, (said, source) = incoming.messages[number], time
+    key, key2 = bytes.fromhex(message.key), bytes.fromhex(message.other) or None
+    return [
+        NewMessage(
+            conversation,
+            place + part * PART,
+            key,
+            message.role,
+            text,
+            key2,
+            incoming.speaker(number),
+            said,
+            source,
+            seen,
+            when_words=incoming.when_words(number, text, said),
+        )
+        for part, text in enumerate(incoming.parts(number))
+    ]
 
 
 @dataclass
@@ -95,6 +125,13 @@ class Recent(NamedTuple):
     facts: ChatFacts
     history: Sequence[PathMessage]
     units: Sequence[Unit | None]
+
+
+class _Stand(NamedTuple):
+    """The place of a new message, and the one that it was made of by an edit."""
+
+    place: float
+    instead: Unit | None
 
 
 class _Start(NamedTuple):
@@ -218,16 +255,14 @@ class _Filling:
         """Return the row behind which most of the next messages follow; of equal ones the newest on the path."""
 
         def following(place: Place) -> tuple[int, int]:
-            ends: list[float] = []
+            choices: list[list[float]] = []
             exact = 0
             for index, places in enumerate(self._places[first + 1 : first + 1 + _COMPARED], 1):
                 near = [other.at for other in places if place.at < other.at <= place.at + _NEAR]
                 # An edited message is likelier than a new one in front of which another is cut off.
                 exact += any(abs(at - place.at - index) < _STEP / 3 for at in near)
-                for at in reversed(near):
-                    length = bisect.bisect_left(ends, at)
-                    ends[length : length + 1] = [at]
-            return len(ends), exact
+                choices.append(near)
+            return len(longest_in_order(choices)), exact
 
         return max((*following(place), place.on_trail, place.at) for place in self._places[first])[3]
 
@@ -272,7 +307,7 @@ class _Filling:
                     self._confirm(unit, self._numbers[index])
         filled.hidden = {row.id for gap in gaps for unit in gap.gone for row in unit.rows}
         stands = {
-            begins + index: (place, gap.replaced.get(index))
+            begins + index: _Stand(place, gap.replaced.get(index))
             for gap, there in zip(gaps, places, strict=True)
             for index, place in zip(gap.new, there or (), strict=True)
         }
@@ -302,13 +337,13 @@ class _Filling:
             if said is not None and source < row.said_from:
                 writing.set_said(row.id, said, source, lambda text: incoming.when_words(number, text, said))
 
-    def _add(self, filled: Filled, found: list[Unit | None], stands: dict[int, tuple[float, Unit | None]]) -> None:
+    def _add(self, filled: Filled, found: list[Unit | None], stands: dict[int, _Stand]) -> None:
         """Store the new messages, and what is missing in their stead in ``found``; the oldest of many come later."""
         self._writing.set_state(filled.hidden, ELSEWHERE)
         # What the limit of rows would drop at once is not stored.
         wanted = sorted(index for index in stands if index >= len(found) - self._kept)
         for count, index in enumerate(wanted):
-            rows = [*self._rows_of(filled.conversation, index, *stands[index])]
+            rows = self._rows_of(filled.conversation, found, index, stands[index])
             if count < len(wanted) - MOST_AT_ONCE:
                 filled.later += rows
                 continue
@@ -316,27 +351,18 @@ class _Filling:
             filled.rows[self._numbers[index]] = tuple(row.id for row in stored)
             found[index] = Unit(tuple(stored)) if stored else None
 
-    def _rows_of(self, conversation: int, index: int, place: float, instead: Unit | None) -> Iterator[NewMessage]:
-        incoming, number, message = self._incoming, self._numbers[index], self._history[index]
-        said, source = incoming.said(number)
-        # An edited message keeps its first time.
-        if instead is not None and instead.rows[0].said_from < source:
-            said, source = instead.rows[0].said, instead.rows[0].said_from
-        for part, text in enumerate(incoming.parts(number)):
-            yield NewMessage(
-                conversation,
-                place + part * PART,
-                bytes.fromhex(message.key),
-                message.role,
-                text,
-                bytes.fromhex(message.other) if message.other else None,
-                incoming.speaker(number),
-                said,
-                source,
-                self._now,
-                ON_PATH,
-                incoming.when_words(number, text, said),
-            )
+    def _rows_of(self, conversation: int, found: list[Unit | None], index: int, stands: _Stand) -> list[NewMessage]:
+        number, time = self._numbers[index], self._incoming.said(self._numbers[index])
+        row = stands.instead.rows[0] if stands.instead is not None else None
+        if row is not None and row.said_from < min(time[1], Source.ARRIVAL):
+            # An edited message keeps its first time, but for an arrival.
+            time = row.said, row.said_from
+        elif row is not None and time[1] == Source.UNKNOWN and self._incoming.dated:
+            behind = (unit.rows[0].said for unit in found[index + 1 :] if unit is not None)
+            # Times do not run backwards: an old message has no date if the next one is much older than its edit.
+            if all(at is None or at >= self._now - DAY_SECONDS for at in behind):
+                time = self._now, Source.ARRIVAL
+        return rows_of(self._incoming, number, conversation, stands.place, time, self._now)
 
     def _top_of(self, filled: Filled, start: _Start, new: Collection[int], facts: ChatFacts) -> tuple[int, ...]:
         """Return the rows that the client has put before its window. Earlier ones in their place go elsewhere."""
@@ -358,7 +384,7 @@ class _Filling:
     def _note(self, filled: Filled, found: list[Unit | None], facts: ChatFacts, top: tuple[int, ...]) -> None:
         """Keep what the next request is compared with."""
         facts = ChatFacts(next_tails(self._all, facts.tails), client_first(self._history, facts.first), top)
-        filled.end = max((unit.place for unit in found if unit is not None), default=-1.0) + 1
+        filled.end = next((unit.place for unit in reversed(found) if unit is not None), -1.0) + 1
         self._writing.put_chat(filled.conversation, self._now, filled.tentative, facts)
         self._writing.limit(self._kept)
         self._writing.recent = Recent(filled.conversation, filled.tentative, facts, self._history, found)

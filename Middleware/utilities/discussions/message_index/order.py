@@ -126,22 +126,19 @@ class Order:
         else:
             chat.laid = False
 
-    def set_state(self, number: int, state: int) -> None:
-        chat = self._chat_of.get(number)
-        if chat is None or chat.entries[number].state == state:
-            return
-        entry = chat.entries[number]
-        new = entry._replace(state=state)
-        self._count(chat, entry, -1)
-        chat.entries[number] = new
-        self._count(chat, new, 1)
-        chat.laid = chat.laid and (entry.state in ON_THE_PATH) == (state in ON_THE_PATH)
-
     def change(self, number: int, **fields: Any) -> None:
         """Replace fields of the entry of a row."""
         chat = self._chat_of.get(number)
-        if chat is not None:
-            self.put(number, chat.base >> SLOT_BITS, chat.entries[number]._replace(**fields))
+        if chat is None:
+            return
+        entry = chat.entries[number]
+        new = entry._replace(**fields)
+        self._count(chat, entry, -1)
+        chat.entries[number] = new
+        self._count(chat, new, 1)
+        # An answer that is confirmed keeps its slot.
+        is_kept = new == entry._replace(state=new.state) and (entry.state in ON_THE_PATH) == (new.state in ON_THE_PATH)
+        chat.laid = chat.laid and is_kept
 
     def remove(self, number: int) -> None:
         chat = self._chat_of.pop(number, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple
 from typing import Any, NamedTuple
 
 from Middleware.utilities.conversations.message_keys import Tail
@@ -79,7 +80,7 @@ class ChatFacts(NamedTuple):
             return cls()
 
     def written(self) -> str:
-        first = (self.first.key, self.first.count) if self.first is not None else None
+        first = astuple(self.first) if self.first is not None else None
         return json.dumps([self.tails, first, self.top], separators=(",", ":"))
 
 
@@ -105,43 +106,34 @@ class Writing:
         self._rows.do(statement, [values])
 
     # -- rows ----------------------------------------------------------------------------------------------------
-    def add(self, message: NewMessage, *, indexed: bool = True) -> StoredRow:
+    def add(self, new: NewMessage, *, indexed: bool = True) -> StoredRow:
         """Store a message; ``indexed``: a search may find it."""
         encode, encode_key = self._codec.encode_text, self._codec.encode_key
-        words = index_words(message.text)
+        words = index_words(new.text)
         number = self._new_number()
-        key2 = encode_key(message.key2) if message.key2 is not None else None
-        row = StoredRow(
-            number,
-            message.place,
-            encode_key(message.key),
-            key2,
-            message.role,
-            message.speaker,
-            message.said,
-            message.said_from,
-            message.state,
-        )
+        key2 = encode_key(new.key2) if new.key2 is not None else None
+        key = encode_key(new.key)
+        row = StoredRow(number, new.place, key, key2, new.role, new.speaker, new.said, new.said_from, new.state)
         self._do(
             "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             number,
-            message.conversation,
-            message.place,
+            new.conversation,
+            new.place,
             row.key,
             key2,
-            message.role,
-            encode(message.speaker),
-            encode(message.text),
+            new.role,
+            encode(new.speaker),
+            encode(new.text),
             len(words),
-            message.said,
-            message.said_from,
-            message.seen,
-            message.state,
-            encode(message.when_words) if message.when_words else "",
+            new.said,
+            new.said_from,
+            new.seen,
+            new.state,
+            encode(new.when_words) if new.when_words else "",
         )
         if indexed:
-            entry = Entry(message.place, message.role, message.speaker, len(words), message.said, message.state)
-            self._index(number, message.conversation, entry, " ".join(words), message.when_words)
+            entry = Entry(new.place, new.role, new.speaker, len(words), new.said, new.state)
+            self._index(number, new.conversation, entry, " ".join(words), new.when_words)
         return row
 
     def _new_number(self) -> int:
@@ -154,11 +146,7 @@ class Writing:
         return self._next - 1
 
     def _index(self, number: int, conversation: int, entry: Entry, words: str, when_words: str) -> None:
-        dates = " ".join(index_words(when_words))
-        if self._in_file:
-            self._do(tables.INSERT_WORDS, number, words, dates)
-        else:
-            self.changes.append(lambda order: order.add_words(number, words, dates, entry.said))
+        self._add_words(number, words, when_words, entry.said)
         self.changes.append(lambda order: order.put(number, conversation, entry))
         self.found.append(number)
 
@@ -173,7 +161,7 @@ class Writing:
     def set_state(self, numbers: Iterable[int], state: int) -> None:
         for number in numbers:
             self._do("UPDATE messages SET state = ? WHERE id = ?", state, number)
-            self.changes.append(lambda order, number=number: order.set_state(number, state))  # type: ignore[misc]
+            self.changes.append(lambda order, number=number: order.change(number, state=state))  # type: ignore[misc]
 
     def set_speaker(self, row: StoredRow, role: str, speaker: str | None) -> None:
         """Note the role of a row, and its speaker, if there is one."""
@@ -186,23 +174,26 @@ class Writing:
     def set_said(self, number: int, said: int, source: int, when_words: Callable[[str], str]) -> None:
         """Note the time of a row; ``when_words`` makes from its text what a search for that time finds."""
         decode = self._codec.decode_text
-        text, before, conversation = self._row(number, "text, when_words, conversation")
+        text, before, conversation = self._row(number)
         text, before = decode(text), decode(before)
         after = when_words(text)
         encoded = self._codec.encode_text(after) if after else ""
         statement = "UPDATE messages SET said = ?, said_from = ?, when_words = ? WHERE id = ?"
         self._do(statement, said, source, encoded, number)
         if after != before and not self._is_tentative(conversation):
-            words = " ".join(index_words(text))
             self._forget_words(number, text, before)
-            if self._in_file:
-                self._do(tables.INSERT_WORDS, number, words, " ".join(index_words(after)))
-            else:
-                self.changes.append(lambda order: order.add_words(number, words, " ".join(index_words(after)), said))
+            self._add_words(number, " ".join(index_words(text)), after, said)
         self.changes.append(lambda order: order.change(number, said=said))
 
-    def _row(self, number: int, columns: str) -> tuple[Any, ...]:
-        return self._rows.all(f"SELECT {columns} FROM messages WHERE id = ?", (number,))[0]
+    def _row(self, number: int) -> tuple[Any, ...]:
+        return self._rows.all("SELECT text, when_words, conversation FROM messages WHERE id = ?", (number,))[0]
+
+    def _add_words(self, number: int, words: str, when_words: str, said: int | None) -> None:
+        dates = " ".join(index_words(when_words))
+        if self._in_file:
+            self._do(tables.INSERT_WORDS, number, words, dates)
+        else:
+            self.changes.append(lambda order: order.add_words(number, words, dates, said))
 
     def _forget_words(self, number: int, text: str, when_words: str) -> None:
         words, dates = " ".join(index_words(text)), " ".join(index_words(when_words))
@@ -213,29 +204,24 @@ class Writing:
 
     def drop(self, numbers: Iterable[int]) -> None:
         """Delete rows for good."""
-        decode = self._codec.decode_text
         # Before the newest one goes.
         self._do(tables.PUT_META, tables.NEXT, str(self._new_number()))
-        for number in numbers:
-            text, when_words, conversation = self._row(number, "text, when_words, conversation")
-            if not self._is_tentative(conversation):
-                self._forget_words(number, decode(text), decode(when_words))
-            self._do("DELETE FROM messages WHERE id = ?", number)
-            self._do("DELETE FROM message_embeddings WHERE message_id = ?", number)
-            self.changes.append(lambda order, number=number: order.remove(number))  # type: ignore[misc]
+        self._take_out(numbers, "DELETE FROM messages WHERE id = ?")
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Empty the texts of rows that the user deletes; their keys stay, so that they do not come back."""
-        decode = self._codec.decode_text
         self.erased = True
+        emptied = f"state = {FORGOTTEN}, text = '', when_words = '', speaker = NULL, words = 0"
+        self._take_out(numbers, f"UPDATE messages SET {emptied} WHERE id = ?")
+
+    def _take_out(self, numbers: Iterable[int], statement: str) -> None:
+        """Let no search find rows any more, after what the statement does with each."""
+        decode = self._codec.decode_text
         for number in numbers:
-            text, when_words, conversation = self._row(number, "text, when_words, conversation")
+            text, when_words, conversation = self._row(number)
             if not self._is_tentative(conversation):
                 self._forget_words(number, decode(text), decode(when_words))
-            statement = (
-                "UPDATE messages SET state = ?, text = '', when_words = '', speaker = NULL, words = 0 WHERE id = ?"
-            )
-            self._do(statement, FORGOTTEN, number)
+            self._do(statement, number)
             self._do("DELETE FROM message_embeddings WHERE message_id = ?", number)
             self.changes.append(lambda order, number=number: order.remove(number))  # type: ignore[misc]
 

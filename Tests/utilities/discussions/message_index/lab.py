@@ -83,11 +83,11 @@ def chat(*lines: str, conversation: int = 1, **fields: Any) -> list[NewMessage]:
 
 
 class Request:
-    """A request, as a front-end sends it: roles and texts."""
+    """A request, as a front-end sends it: roles and texts. ``dates``: None where nothing has dates."""
 
-    def __init__(self, messages: Sequence[tuple[str, str]], dates: Sequence[int | None] = ()) -> None:
-        self.texts = messages
-        self._dates = dates
+    def __init__(self, messages: Sequence[tuple[str, str]], dates: Sequence[int | None] | None = ()) -> None:
+        self.texts, self.dated = messages, dates is not None
+        self._dates = dates or ()
         given = [{"role": role, "content": text} for role, text in messages]
         self.messages = path_messages(given)
         found = recognised(given)

@@ -36,7 +36,8 @@ def test_no_word_is_stored_and_all_is_found(tmp_path: Path) -> None:
         request(index, [*before, *CHAT[:1], ("assistant", "Tom: In the cellar with the anchor."), *CHAT[2:]])
         lines = found(index, "lantern")
         assert lines[0] == "Ines: Where is the lantern of the lighthouse?"
-        assert "Tom: In the cellar with the anchor." in lines
+        # Said when it was edited, as far as is known.
+        assert "[2 February 2026] Tom: In the cellar with the anchor." in lines
         assert "barometer" not in " ".join(found(index, "barometer"))
         # With the log of the database, which another reader keeps from going.
         assert [word for word in (*WORDS, b"anchor") if word in stored(tmp_path)] == []

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from Middleware.utilities.discussions.message_index.filling import add_answer, fill
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
 from Middleware.utilities.discussions.message_index.terms import Term
 from Tests.amounts import amount
 from Tests.tables import check_all, table
-from Tests.utilities.discussions.message_index.lab import on_path, opened, request
+from Tests.utilities.discussions.message_index.lab import DAY, START, Request, on_path, opened, request, said
 
 pytestmark = pytest.mark.usefixtures("anywhere")
 
@@ -243,6 +244,51 @@ def test_a_speaker_is_noted_when_names_come(tmp_path: Path) -> None:
         assert index.all("SELECT DISTINCT speaker FROM messages ORDER BY speaker") == [("Ines",), ("Tom",)]
         with index.order() as order:
             assert +order.speakers == {"Ines": 5, "Tom": 5}
+
+
+LATER = START + 3600
+NEXT, BEFORE = ("user", "so"), START - 100
+
+
+@table(
+    ("dates", "answer", "place", "behind", "expected"),
+    [
+        # An arrival is that of the edit, whether or not the next message is there already.
+        ([], True, 6, [NEXT], (LATER, 4)),
+        ([], True, 6, [], (LATER, 4)),
+        ([], True, 6, [NEXT, ("assistant", "yes"), NEXT], (LATER, 4)),
+        ([], False, 5, [NEXT], (LATER, 4)),
+        ([], False, 2, [], (LATER, 4)),
+        # A better time stays.
+        ([BEFORE] * 6, False, 5, [NEXT], (BEFORE, 1)),
+        ([BEFORE] * 6, False, 5, [], (BEFORE, 1)),
+        ([BEFORE] * 6, False, 2, [], (BEFORE, 1)),
+        ([BEFORE] * 6, True, 6, [NEXT], (LATER, 4)),
+        # What follows was said days before.
+        ([None, None, None, START - 3 * DAY], False, 2, [], (None, 5)),
+        # Two for one in the middle are no edit.
+        ([BEFORE] * 6, False, 2, "in the middle", (None, 5)),
+        (None, True, 6, [NEXT], (None, 5)),
+    ],
+)
+def test_when_an_edited_message_was_said(
+    tmp_path: Path, dates: list[int | None] | None, answer: bool, place: int, behind: Any, expected: object
+) -> None:
+    chat = talk(6)
+    with opened(tmp_path) as index:
+        filled = fill(index, Request(chat, dates), START, 50_000)
+        if answer:
+            chat.append(("assistant", "the answer"))
+            number = filled.conversation, filled.end
+            row = said(
+                "the answer", None, number[1], number[0], said=None if dates is None else BEFORE, said_from=4, state=2
+            )
+            add_answer(index, filled, [row], 50_000)
+        sent = edited(chat, place, "another text")
+        sent = [*sent[:3], NEXT, *sent[3:]] if behind == "in the middle" else [*sent, *behind]
+        rows = fill(index, Request(sent, None if dates is None else []), LATER, 50_000).rows
+        (row,) = index.rows(rows[place])
+        assert (row.text, (row.said, row.said_from)) == ("another text", expected)
 
 
 class _Player:
