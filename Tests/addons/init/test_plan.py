@@ -93,6 +93,7 @@ def test_the_window_that_is_written(kind: str, known: int | None, window: int, w
 def test_what_was_said_is_looked_up_before_the_answer_and_stands_in_its_prompt_for_now() -> None:
     files = planned()
     assert files["Workflows/me/_Memory-Settings.json"]["rememberMessages"] is True
+    assert files["Workflows/me/_Memory-Settings.json"]["followEdits"] is True
     nodes = files["Workflows/me/memory/_DefaultWorkflow.json"]["nodes"]
     found, answer = nodes[3:5]
     assert found == {
