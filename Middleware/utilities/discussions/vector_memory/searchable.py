@@ -172,7 +172,7 @@ class SearchableMemories(ABC):
         plain = {schema.stored_key(key, hash_key): key for key in known} if hash_key and rows else {}
         found = []
         for entry, stored, after in rows:
-            before, *sources = (plain.get(key, key) for key in stored)
+            before, *sources = [plain.get(key, key) for key in stored] if plain else stored
             found.append(Piece(str(entry), tuple(sources), before, after, entry))
         return found
 

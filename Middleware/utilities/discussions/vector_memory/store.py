@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import TypeVar, cast
 
 from Middleware.models.cancel_scope import CancelScope
@@ -24,17 +24,24 @@ from Middleware.utilities.discussions.vector_memory.searchable import (
     SearchableMemories,
 )
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, file_in_folder
-from Middleware.utilities.once import Once
+from Middleware.utilities.once import BoundedCache, Once
 
 T = TypeVar("T")
 
 # In one statement; SQLite before 3.32 takes no more than 999.
 _MOST_VALUES = 500
+# Databases whose chunks stay in memory, about a megabyte for a thousand chunks.
+_MOST_READ = 100
 
 
 def chunk_failures() -> Once[tuple[str, str]]:
     """The number of failures in a row for each chunk, by place and name of the chunk."""
     return Once()
+
+
+def _chunks_read() -> BoundedCache[str, tuple[Hashable, list[ChunkRow]]]:
+    """What the chunks of a database were made of, by place, with the state of its file: each request reads it."""
+    return BoundedCache(_MOST_READ)
 
 
 class VectorMemories(SearchableMemories):
@@ -176,11 +183,19 @@ class VectorMemories(SearchableMemories):
         return "memory_chunks" in self._tables
 
     def _chunk_rows(self) -> list[ChunkRow]:
-        rows = self._all(
+        if not self.has_chunks:
+            return []
+        known, version = process().one(_chunks_read), file_state(self.path)
+        found = known.get(self.place)
+        if found is not None and found[0] == version:
+            return found[1]
+        stored = self._all(
             "vector_memory_sources",
             "SELECT log_id, sources, before, after FROM vector_memory_sources WHERE log_id > 0 ORDER BY log_id",
         )
-        return [ChunkRow(row[0], [row[2], *json.loads(row[1])], row[3]) for row in rows]
+        rows = [ChunkRow(row[0], [row[2], *json.loads(row[1])], row[3]) for row in stored]
+        known.put(self.place, (version, rows))
+        return rows
 
     def _members(self, entries: Sequence[int] | None) -> list[tuple[int, int]]:
         rows = self._all("memory_chunks", "SELECT memory_id, log_id FROM memory_chunks ORDER BY memory_id")
