@@ -94,10 +94,11 @@ class Blocks(Followed):
         at, cut = self._at, self._sections
         self.left, self.recent, self.end = (bisect.bisect_left(at, one) for one in (cut.old, cut.recent, cut.end))
 
-    def look_again(self) -> None:
-        """Read what is stored, if it has changed. Raises like ``refresh``."""
+    def is_up_to_date(self) -> bool:
+        """Return True after what is stored was read again, if it has changed. Raises like ``refresh``."""
         if self._document() is not self._read_as:
             self.refresh()
+        return True
 
     def _document(self) -> _Stored | None:
         display = self._state.display(BLOCKS_FILE)

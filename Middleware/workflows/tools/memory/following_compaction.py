@@ -41,19 +41,18 @@ class FollowingCompaction(ContextCompaction):
 
     def run(self) -> str:
         """Do what ``ContextCompaction.run`` does."""
-        return if_readable(self._followed, "")
-
-    def _followed(self) -> str:
-        blocks = Blocks(self._state, self._messages, self._sections, self._earlier)
-        is_due = self._sections.end >= FEWEST_MESSAGES and self._sections.recent > 0
+        blocks = if_readable(lambda: Blocks(self._state, self._messages, self._sections, self._earlier), None)
+        if blocks is None:
+            return ""
+        is_due = blocks.is_stored or (self._sections.end >= FEWEST_MESSAGES and self._sections.recent > 0)
         with contextlib.ExitStack() as stack:
-            if blocks.is_tentative or not (is_due or blocks.is_stored) or not self._takes_lock(stack):
-                self._left, missing = 0, blocks.missing(self._settings.old_budget)
-                old, start = self._old(blocks, self._starts(blocks, missing))
-                return tagged_summaries(old, self._oldest(blocks, start))
+            is_mine = is_due and not blocks.is_tentative and self._takes_lock(stack)
             # Another request may have stored something while this one waited.
-            blocks.look_again()
-            return tagged_summaries(*self._renewed_texts(blocks))
+            if is_mine and if_readable(blocks.is_up_to_date, False):
+                return tagged_summaries(*self._renewed_texts(blocks))
+            self._left, missing = 0, blocks.missing(self._settings.old_budget)
+            old, start = self._old(blocks, self._starts(blocks, missing))
+            return tagged_summaries(old, self._oldest(blocks, start))
 
     def _earlier(self) -> tuple[str, int]:
         state = self._store.read()

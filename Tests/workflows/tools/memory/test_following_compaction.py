@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.exceptions import BackendResponseError
+from Middleware.exceptions import BackendResponseError, EarlyTerminationException, GateTimeoutError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.compactor_store import BLOCKS_FILE
@@ -366,12 +366,14 @@ def test_everything_is_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not [name for name, content in found.items() if b"mill" in content or b"sources" in content]
 
 
-def test_a_killed_run_has_made_nothing_twice(compactor: Compactor) -> None:
+@table("failure", [KeyboardInterrupt(), GateTimeoutError("busy"), EarlyTerminationException("gone")])
+def test_a_run_that_is_ended_has_made_nothing_twice(monkeypatch: pytest.MonkeyPatch, failure: BaseException) -> None:
+    compactor = Compactor(monkeypatch)
     compactor.grow(ALL)
     edited = chat("m0-m4", "x5", "m6-m30")
     compactor.fails = {"fold"}
-    compactor.failure = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
+    compactor.failure = failure
+    with pytest.raises(type(failure)):
         compactor.compact(edited)
     compactor.fails = set()
     assert compactor.compact(edited)[1] == texts(edited[:15])
