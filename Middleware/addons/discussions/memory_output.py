@@ -19,6 +19,7 @@ from Middleware.addons.discussions.overview import Overview
 from Middleware.addons.discussions.unwritten import unwritten
 from Middleware.exceptions import DataKeyError, StoredDataError
 from Middleware.models.process import process
+from Middleware.services.memory.chunks import chunks_elsewhere
 from Middleware.services.memory.memory_documents import ELSEWHERE_FILE, MEMORIES_FILE, SUMMARY_FILE
 from Middleware.utilities.discussions.discussion_files import Pair
 from Middleware.utilities.discussions.folder_names import DiscussionNames
@@ -193,9 +194,14 @@ def _searchable(reader: Reader, limit: int | None) -> Iterator[str]:
         count = memories.counts()["memories"]
         start = max(0, count - (limit or count))
         yield from _left_out(start)
-        for row in memories.all_memories(offset=start):
+        rows = list(memories.all_memories(offset=start))
+        elsewhere = set(chunks_elsewhere(reader.state, memories))
+        chunks = memories.chunks_of(row["id"] for row in rows) if elsewhere else {}
+        for row in rows:
             title = f" {restore_braces(_title(row['metadata_json']))}".rstrip()
-            yield f"[{row['id']}] {str(row['date_added'])[:10]}{title}\n{restore_braces(str(row['memory_text']))}"
+            # It does not fit the conversation now, and comes back with its messages.
+            mark = " (elsewhere)" if chunks.get(row["id"]) in elsewhere else ""
+            yield f"[{row['id']}] {str(row['date_added'])[:10]}{title}{mark}\n{restore_braces(str(row['memory_text']))}"
 
 
 def _messages(reader: Reader, limit: int | None) -> Iterator[str]:

@@ -17,6 +17,7 @@ from Middleware.addons.discussions import memory_command
 from Middleware.addons.discussions.damage_check import check
 from Middleware.services.memory.folds import chain
 from Middleware.services.memory.follow_state import read_follow_state
+from Middleware.services.memory.pieces import CHUNKS
 from Middleware.utilities.conversations.message_keys import path_messages
 from Middleware.utilities.conversations.trail import Piece
 from Middleware.utilities.discussions.discussion_folder import DiscussionFolder
@@ -326,6 +327,21 @@ def test_searchable_memories_of_a_message_go_with_it(
         if words == [CANARY]:
             assert place.holding() == [] and place.holding("something sings") == []
             assert check(place.lab.reader("mill", api_key)) == []
+
+
+def test_what_does_not_fit_now_is_marked(lab: DiscussionLab, capsys: pytest.CaptureFixture[str]) -> None:
+    place = Place(lab)
+    place.chunk("They met.", of=range(2))
+    place.chunk("Something sings.", of=range(2, 4))
+    place.remember("memories.json", ("On the path.", range(2)))
+    place.remember("memories_elsewhere.json", ("On a branch.", range(2, 4)), before=5)
+    with place.folder.memories() as memories:
+        conversation = {"number": 1, "active": {CHUNKS: [memories.chunks()[0].id]}}
+    place.folder.write("follow.json", json.dumps({"conversations": [conversation]}).encode())
+    assert place.tool("show", "mill") == 0
+    out = capsys.readouterr().out
+    assert "[elsewhere] 00000000\nOn a branch." in out and "[1] 00000000\nOn the path." in out
+    assert " About it (elsewhere)\nSomething sings." in out and " About it\nThey met." in out
 
 
 # -- asking first, and what cannot be done -----------------------------------------------------------------------------
