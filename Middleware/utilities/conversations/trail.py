@@ -144,12 +144,12 @@ class _Search:
     @cached_property
     def _where(self) -> Mapping[str, Sequence[int]]:
         """Key -> the indexes of the messages that have it, ascending."""
-        where = defaultdict[str, list[int]](list)
-        for index, (key, other, *_) in enumerate(self._history):
-            where[key].append(index)
-            if other:
-                where[other].append(index)
-        return dict(where)
+        where: dict[str, list[int]] = {}
+        for index, message in enumerate(self._history):
+            where.setdefault(message.key, []).append(index)
+            if message.other:
+                where.setdefault(message.other, []).append(index)
+        return where
 
     def _whole(self) -> list[Placed]:
         """Return the pieces all of whose sources are in the history, in order."""
@@ -207,7 +207,8 @@ class _Search:
         history, at = self._history, [start]
         for source in sources:
             near = range(at[-1] + step, at[-1] + step * (MOST_BETWEEN + 2), step)
-            found = next((index for index in near if index < len(history) and source in history[index].keys), -1)
+            inside = (index for index in near if 0 <= index < len(history))
+            found = next((index for index in inside if source in history[index].keys), -1)
             if found < 0:
                 break
             at.append(found)

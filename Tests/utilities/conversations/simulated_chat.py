@@ -113,6 +113,7 @@ class Memory:
     def write(self, history: Sequence[PathMessage]) -> None:
         """Fill the holes, and remember what is due behind the trail."""
         end = max(0, len(history) - LOOKBACK)
+        self._note(self.trail(history))
         # What fills a hole may let other pieces fit, which leave another one.
         for _ in range(ROUNDS):
             trail = self.trail(history)

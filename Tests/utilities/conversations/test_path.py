@@ -185,6 +185,9 @@ OTHER_END = piece("q2", "n10-n14", "m15-m19", before="m9", after="p1", made=9)
         # One short message, although a piece was made of it alone.
         (["go", "n1", "n2"], SHORT, SHORT_NEWEST, "p3", []),
         (["n1", "go", "n2"], SHORT, SHORT_NEWEST, "p3", [(0, 1)]),
+        # Fewer messages than may lie between two of a piece.
+        (["ok", "go"], SHORT, SHORT_NEWEST, "p3", [(0, 1)]),
+        (["ok"], SHORT, SHORT_NEWEST, "", []),
     ],
 )
 def test_the_trail_of_a_window(
