@@ -48,6 +48,7 @@ class Finding:
         about: the file whose mistake this finding only repeats, as it cannot be used.
         offset: the index in the string at ``json_path`` to which the position belongs, if it is inside a string.
         is_advice: a note about what servers read again, which costs time and is not a mistake.
+        is_hint: a note about what a user may want, which only the command ``check`` gives: it is in no log.
     """
 
     severity: Severity
@@ -63,6 +64,7 @@ class Finding:
     about: str = ""
     offset: int | None = None
     is_advice: bool = False
+    is_hint: bool = False
 
     def __str__(self) -> str:
         line = f" (line {self.line})" if self.line is not None else ""

@@ -162,6 +162,7 @@ class LoadCheck(EngineListener):
             )
 
     def _report(self, user: str, found: list[Finding], checked: _Checked) -> None:
+        found = [finding for finding in found if not finding.is_hint]
         bad = {finding.file for finding in found if not finding.about and finding.severity != "note"}
         with self._lock:
             # A file or folder that was reported itself is not reported again at each name of it.

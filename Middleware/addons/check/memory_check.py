@@ -151,8 +151,7 @@ class _Needs:
         name = self._lookups.user_name(MEMORY_KEY)
         file = self._lookups.settings_file(name) if isinstance(name, str) and name else None
         if isinstance(file, ConfigFile):
-            yield SettingsCheck(file, self._loaded, self._lookups).finding(
-                "note",
+            yield SettingsCheck(file, self._loaded, self._lookups).hint(
                 "rememberMessages" if "rememberMessages" in file.content else "",
                 "workflows search memories with VectorMemorySearch; Recall nodes would find more: with "
                 "rememberMessages also every message, word for word",
@@ -216,6 +215,12 @@ class _Needs:
             "QualityMemory" in self._types and not settings.use_vector
         )
         yield from check.keys(MemorySettings)
+        if (files or vector) and "followEdits" not in check.file.content:
+            yield check.hint(
+                "",
+                "memories do not follow edits: what was made of a message stays when it is edited or deleted",
+                '"followEdits": true, or false if that is meant',
+            )
         yield from _MemoryPaths(check, settings, files, vector).findings()
 
 
@@ -245,6 +250,10 @@ class SettingsCheck:
             self.loaded.display,
             about=about,
         )
+
+    def hint(self, key: str, message: str, expected: str = "") -> Finding:
+        """Return a note that is the same for each workflow of the user, and is in no log."""
+        return replace(self.finding("note", key, message, expected), is_hint=True)
 
     def keys(self, cls: type[Any]) -> Iterator[Finding]:
         yield from check_settings_keys(cls, self.file.content, self.file.display, self.loaded.display)
@@ -507,12 +516,13 @@ def check_memory_node(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
         yield from _search(view, lookups)
         return
     if view.runs_as == "WriteCurrentSummaryToFileAndReturnIt" and _follow_edits(view.loaded, lookups):
-        yield view.finding(
+        meant = view.finding(
             "note",
             "type",
             "with followEdits, a summary that is written here counts as the user's own: it stays as it is when the "
             "messages behind it are edited or deleted",
         )
+        yield replace(meant, is_hint=True)
     if view.runs_as == "Recall":
         yield from _embeddings(view, lookups)
         return

@@ -109,7 +109,13 @@ def good_files() -> Files:
             ]
         },
         GENERAL: {"nodes": [llm(title="Think", returnToUser=False), llm(prompt="{agent1Output}")]},
-        MEMORY: {"endpointName": "Main", "preset": "Warm", "prompt": "[TextChunk]", "lookbackStartTurn": 3},
+        MEMORY: {
+            "endpointName": "Main",
+            "preset": "Warm",
+            "prompt": "[TextChunk]",
+            "lookbackStartTurn": 3,
+            "followEdits": True,
+        },
         "Workflows/alice/Remember.json": {"nodes": [{"type": "QualityMemory"}, llm()]},
         CHILD: {"nodes": [llm(prompt="{agent1Input}")]},
         MCP: {"transport": "stdio", "command": "python3", "args": []},

@@ -46,6 +46,10 @@ class MemoryChecks(Lab):
         super().user(**{MEMORY: "Memory", COMPACTOR: "Compact", **settings})
 
     def found(self, *nodes: str | dict[str, Any], **variables: Any) -> list[Finding]:
+        """All findings but the hint that memories do not follow edits, which most of these settings give."""
+        return [finding for finding in self.all_found(*nodes, **variables) if "follow edits:" not in finding.message]
+
+    def all_found(self, *nodes: str | dict[str, Any], **variables: Any) -> list[Finding]:
         self.write(
             "Workflows/tester/Main",
             {**variables, "nodes": [{"type": node} if isinstance(node, str) else node for node in nodes]},
@@ -523,6 +527,29 @@ def test_what_does_not_follow_edits(
     assert brief(lab.found(node)) == places_
 
 
+@table(
+    ("settings", "nodes", "hints"),
+    [
+        (GOOD, ["QualityMemory"], 1),
+        (VECTOR, ["QualityMemory"], 1),
+        (GOOD, ["RecentMemory", "QualityMemory"], 1),
+        (GOOD, ["FullChatSummary"], 1),
+        (GOOD, [{"type": "FullChatSummary", "isManualConfig": True}], 0),
+        (GOOD, ["GetCurrentSummaryFromFile"], 0),
+        ({**GOOD, "followEdits": True}, ["QualityMemory"], 0),
+        ({**GOOD, "followEdits": False}, ["QualityMemory"], 0),
+        ({**GOOD, "followedits": True}, ["QualityMemory"], 1),
+    ],
+)
+def test_memories_that_do_not_follow_edits(
+    lab: MemoryChecks, settings: dict[str, Any], nodes: list[str | dict[str, Any]], hints: int
+) -> None:
+    lab.write("Workflows/tester/Memory", settings)
+    found = [finding for finding in lab.all_found(*nodes) if finding.is_hint]
+    assert places(found) == [("note", FILE, "")] * hints
+    assert all('"followEdits": true' in finding.expected for finding in found)
+
+
 @pytest.mark.parametrize("user", [{MEMORY: ""}, {MEMORY: "Nowhere"}, {MEMORY: 3}], ids=str)
 def test_without_settings_nothing_follows_edits(lab: MemoryChecks, user: dict[str, Any]) -> None:
     lab.user(**user)
@@ -658,7 +685,7 @@ Workflows/tester/Helpr.json. Did you mean 'Helper'?
 'Compct' does not exist. Looked for: Workflows/tester/Compct.json. Did you mean 'Compact'?
     5 |   "contextCompactorSettingsFile": "Compct",
       |   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-Workflows/tester/Memory.json, needed by workflow tester/Main: 6 things to look at
+Workflows/tester/Memory.json, needed by workflow tester/Main: 5 things to look at
   warning  lookBackStartTurn (line 7): the key 'lookBackStartTurn' is unknown and has no effect. \
 Did you mean 'lookbackStartTurn'?
     7 |   "lookBackStartTurn": 3,
@@ -678,11 +705,7 @@ embeddings. Expected: an endpoint whose API type has the 'type' openAIEmbeddings
   error    useStateDocument (line 9): useStateDocument is on, but stateDocumentWorkflowName names no workflow; no \
 document is kept. Expected: 'stateDocumentWorkflowName' with the name of a workflow.
     9 |   "useStateDocument": true
-      |   ^^^^^^^^^^^^^^^^^^
-  note     the file (line 1): workflows search memories with VectorMemorySearch; Recall nodes would find more: with \
-rememberMessages also every message, word for word
-    1 | {
-      | ^"""
+      |   ^^^^^^^^^^^^^^^^^^"""
 
 
 def test_the_whole_report_of_a_broken_set_up(
@@ -711,7 +734,8 @@ def test_the_whole_report_of_a_broken_set_up(
     for name, text in files.items():
         (lab.root / f"{name}.json").write_text(text, encoding="utf-8")
     config_utils.reset_config_store()
-    text = report(check_workflow(config_utils.load_workflow("Main"), Lookups()))
+    found = check_workflow(config_utils.load_workflow("Main"), Lookups())
+    text = report([finding for finding in found if not finding.is_hint])
     if request.config.option.verbose > 0:
         with capsys.disabled():
             print("\n" + text)

@@ -138,7 +138,7 @@ LIMITS = (
     Row(
         "memory",
         (changed(MEMORY, maxResponseSizeInTokens=-5),),
-        f"{MEMORY}:6:3: warning: {LIMIT} -5, which is out of range; 1 is used. Expected: 1 to 10000000.",
+        f"{MEMORY}:7:3: warning: {LIMIT} -5, which is out of range; 1 is used. Expected: 1 to 10000000.",
     ),
 )
 
