@@ -345,6 +345,9 @@ class PostgresMemories(SearchableMemories):
         if self._discussion is None:
             return []
         parameters = (*before, self._discussion.id, *values)
+        if self._connection is not None:
+            # A transaction reads what it has written itself, and needs no second connection.
+            return self._connection.execute(statement, parameters, binary=binary).fetchall()
 
         def read(connection: StateConnection) -> list[Row]:
             return connection.execute(statement, parameters, binary=binary).fetchall()

@@ -437,12 +437,12 @@ def test_two_chats_with_one_id_show_each_other(either: Discussion) -> None:
     assert (either.shown(other), either.shown(ALL)) == ([second], [P1, P2, P3])
 
 
-def test_a_single_question_writes_nothing(discussion: Discussion) -> None:
-    begun(discussion)
-    before = discussion.document("follow.json"), discussion.document("memories.json")
-    assert discussion.send([("user", "Write a title.")]) == [P1, P2, P3]
-    assert discussion.send([("user", "Write a title."), ("assistant", "A title"), ("system", "x")]) == [P1, P2, P3]
-    assert (discussion.document("follow.json"), discussion.document("memories.json")) == before
+def test_a_single_question_writes_nothing(either: Discussion) -> None:
+    begun(either)
+    before = either.document("follow.json"), either.stored()
+    assert either.send([("user", "Write a title.")]) == [P1, P2, P3]
+    assert either.send([("user", "Write a title."), ("assistant", "A title"), ("system", "x")]) == [P1, P2, P3]
+    assert (either.document("follow.json"), either.stored()) == before
 
 
 def test_an_edit_of_a_joined_memory_brings_the_others_back(discussion: Discussion) -> None:
