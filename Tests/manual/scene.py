@@ -69,14 +69,20 @@ _PAGES = ollama(MODEL, running=(MODEL,))
 
 
 class PretendOllama(StubBackend):
-    """An Ollama with one model, whose answers are written down above. ``requests`` holds what it was asked."""
+    """An Ollama with one model, whose answers are written down above, and a word of them each ``pace`` seconds."""
+
+    pace = 0.03
 
     def respond(self, request: RecordedRequest) -> Reply:
         if request.path != "/api/chat":
             return page_of(_PAGES, request)
         messages = request.json["messages"]
-        words = re.findall(r"\S+\s*", _say(messages[0]["content"], messages[-1]["content"]))
-        return speak(request, Answer(tokens=words), delay=0.03)
+        words = re.findall(r"\S+\s*", self.say(messages[0]["content"], messages[-1]["content"]))
+        return speak(request, Answer(tokens=words), delay=self.pace)
+
+    def say(self, system: str, asked: str) -> str:
+        """The answer to a system prompt and the newest message."""
+        return _say(system, asked)
 
 
 def _say(system: str, asked: str) -> str:
@@ -91,11 +97,11 @@ def _say(system: str, asked: str) -> str:
 class Scene:
     """The pretended Ollama, and WilmerAI on ``port`` as ``init`` sets it up; everything in a temporary folder."""
 
-    def __init__(self, launcher: str, port: int) -> None:
+    def __init__(self, launcher: str, port: int, model: PretendOllama | None = None) -> None:
         self._launcher = launcher
         self._port = port
         self._stack = ExitStack()
-        self.model = PretendOllama()
+        self.model = model or PretendOllama()
         self.folder = Path()
         self.server: Launcher
 
