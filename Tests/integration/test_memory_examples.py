@@ -24,7 +24,6 @@ ANSWERS = {
     "You do small jobs": "NOTE",
     "You keep notes": "NOTE",
     "You keep the chronicle": "SUMMARY",
-    "You write search terms": "ledger; mill",
     "You keep the long-term memory": f"- {FACT}\n",
     "You keep a document": "STATE",
     "You condense": "OLD",
@@ -130,7 +129,8 @@ def test_file_memories_come_back_in_later_prompts(example: Example) -> None:
         assert len(json.loads(example.file("memories.json"))) == 1
         prompt = example.talk(server, "quest", 35)
         assert_no_complaints(server)
-    assert "<notes>\\nNOTE\\n\\nNOTE\\n\\nNOTE\\n</notes>" in prompt
+    notes = re.sub(r"\[\d+ \w+ \d{4}\] ", "", prompt)  # each begins with the day on which its messages were said
+    assert "<notes>\\nNOTE\\n\\nNOTE\\n\\nNOTE\\n</notes>" in notes and notes != prompt
     assert "<summary>\\nSUMMARY\\n</summary>" in prompt
 
 
@@ -142,7 +142,7 @@ def test_searchable_memories_come_back_by_words(example: Example) -> None:
         prompt = example.talk(server, "searching", 15, says=f" {FACT}")
         assert_no_complaints(server)
         assert "1 of 1 chunks searched for memories, 1 stored" in server.output()
-    assert f"] {FACT}\\n</notes>" in prompt
+    assert f"] {FACT}\\n</earlier>" in prompt
 
 
 def test_searchable_memories_come_back_by_meaning_and_keep_a_document(example: Example) -> None:
@@ -159,12 +159,12 @@ def test_searchable_memories_come_back_by_meaning_and_keep_a_document(example: E
     )
     searching = f"Workflows/{USER}/searching/_DefaultWorkflow.json"
     nodes = example.read(searching)["nodes"]
-    nodes[1] = {**nodes[1], **lines(page, "searchMode"), "input": "nothing with these words"}
+    nodes[0] = {**nodes[0], "embeddingEndpointName": "Embeddings", "input": "nothing with these words"}
     example.change(searching, nodes=nodes)
     with run(example) as server:
         prompt = example.talk(server, "searching", 15, says=f" {FACT}")
         assert_no_complaints(server)
-    assert f"] {FACT}\\n</notes>" in prompt
+    assert f"] {FACT}\\n</earlier>" in prompt
     assert example.file("state_document.md") == "STATE"
 
 

@@ -145,7 +145,9 @@ def fold_of(versions: Sequence[Version], memories: Sequence[Pair]) -> Fold:
     valid = [(one, left) for one in versions[newest_pinned:] if (left := missing_in(one)) is not None]
     nothing: tuple[Version | None, list[Pair]] = (None, list(memories))
     best, missing = min(valid, key=lambda found: (len(found[1]), found[0].used > 0, -found[0].used), default=nothing)
-    once = {one.last for one in versions}
+    # The last memory of a version within the best one may stand behind it again, word for word.
+    within = best.count if best is not None and _is_prefix(best, prefixes) else -1
+    once = {one.last for one in versions if one.count > within or not _is_prefix(one, prefixes)}
     reached = max((index + 1 for index, (text, _) in enumerate(missing) if text_hash(text) in once), default=0)
     return Fold(best, missing, missing[:reached])
 
