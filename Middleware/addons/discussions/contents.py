@@ -12,6 +12,7 @@ from Middleware.addons.discussions.discussion_reader import Reader, metadata_of
 from Middleware.addons.discussions.editing import Kind, MemoryKey, NoSuchMemoryError
 from Middleware.addons.discussions.unwritten import Unwritten, unwritten
 from Middleware.exceptions import DataKeyError, StoredDataError
+from Middleware.services.memory.chunks import chunks_elsewhere
 from Middleware.services.memory.memory_documents import ELSEWHERE_FILE
 from Middleware.services.memory.memory_search import VectorSearch, search_memories
 from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE, MemoryStore
@@ -196,6 +197,7 @@ def _searchable(reader: Reader, limit: int, before: int | None, words: str) -> t
         total = memories.counts()["memories"]
         rows: Iterable[MemoryRow]
         if words.strip():
+            memories.leave_out(chunks_elsewhere(reader.state, memories))
             rows = search_memories(memories, VectorSearch(words, min(limit, MOST_FOUND)))
         else:
             rows = memories.newest(limit, before)

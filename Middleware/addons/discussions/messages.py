@@ -12,6 +12,7 @@ from typing import Any
 from Middleware.addons.discussions.catalog import DiscussionWithoutFiles
 from Middleware.addons.discussions.discussion_reader import Reader
 from Middleware.exceptions import DataKeyError
+from Middleware.services.memory.chunks import chunks_elsewhere
 from Middleware.services.memory.memory_settings import quiet_memory_settings
 from Middleware.services.memory.message_texts import MOST_PARTS
 from Middleware.services.memory.recall import FACTS, MESSAGES, Found, Recall, Recalled, recall
@@ -106,6 +107,8 @@ def search(
     """Return what the node Recall finds, with the settings that it has by default unless others are given."""
     with contextlib.ExitStack() as opened:
         facts = opened.enter_context(reader.memories()) if reader.discussion.has_memories else None
+        if facts is not None:
+            facts.leave_out(chunks_elsewhere(reader.state, facts))
         return recall(index, Recall(question, tokens, sources, calendar=calendar()), None, facts)
 
 

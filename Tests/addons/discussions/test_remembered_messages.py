@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from Middleware.addons.discussions import memory_command
+from Middleware.addons.discussions.contents import page
 from Middleware.addons.discussions.damage_check import check
 from Middleware.services.memory.folds import chain
 from Middleware.services.memory.follow_state import read_follow_state
@@ -342,6 +343,14 @@ def test_what_does_not_fit_now_is_marked(lab: DiscussionLab, capsys: pytest.Capt
     out = capsys.readouterr().out
     assert "[elsewhere] 00000000\nOn a branch." in out and "[1] 00000000\nOn the path." in out
     assert " About it (elsewhere)\nSomething sings." in out and " About it\nThey met." in out
+    # What no conversation shows is found by none of the searches.
+    for words, found in (("sings", False), ("met", True)):
+        entries = page(place.lab.reader("mill"), "searchable", 5, words=words)["entries"]
+        assert [entry["number"] for entry in entries] == [1][: 1 if found else 0], words
+        for flags in ([], ["--limit", "3"]):
+            assert place.tool("search", "mill", words, *flags) == 0
+            out = capsys.readouterr().out
+            assert ("They met." in out) == found and "Something sings." not in out, out
 
 
 # -- asking first, and what cannot be done -----------------------------------------------------------------------------
