@@ -228,6 +228,7 @@ _MEMORY = """{
   "systemPrompt": "node:memory",
   "prompt": "Sum up: [TextChunk]",
   "chunkEstimatedTokenSize": 1000,
+  "followEdits": true,
   "maxMessagesBetweenChunks": 5
 }
 """

@@ -14,7 +14,6 @@ from typing import cast
 from Middleware.exceptions import DataKeyError, UnreadableDataError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.run_step import writing
-from Middleware.services.memory.chunk_facts import facts_on_path, newest_facts
 from Middleware.services.memory.folds import (
     Fold,
     Folds,
@@ -314,12 +313,24 @@ class MemoryStore:
 
         Raises UnreadableDataError, DataKeyError and OSError.
         """
-        facts = facts_on_path(self.state)
+        facts = self._facts_on_path()
         return None if facts is None else self._document_folds.fold(facts)
+
+    # What they import opens databases: most servers keep no state document.
+
+    def _facts_on_path(self) -> list[Pair] | None:
+        from Middleware.services.memory.chunk_facts import facts_on_path
+
+        return facts_on_path(self.state)
+
+    def _newest_facts(self) -> list[Pair]:
+        from Middleware.services.memory.chunk_facts import newest_facts
+
+        return newest_facts(self.state)
 
     @property
     def _document_folds(self) -> Folds:
-        return document_folds(self.state, lambda: newest_facts(self.state))
+        return document_folds(self.state, self._newest_facts)
 
     def known_document(self, fold: Fold, batch: Sequence[Pair]) -> str:
         """Return the document that was made of a fold and these facts before; "" if none was."""
@@ -327,7 +338,7 @@ class MemoryStore:
 
     def settle_document(self) -> None:
         """Store the version that fits the request as the document, for readers that know no request."""
-        facts = facts_on_path(self.state)
+        facts = self._facts_on_path()
         if facts is not None:
             self._document_folds.settle(facts, lambda one: self.state.write(STATE_FILE, encode_text(one.text)))
 
@@ -337,7 +348,7 @@ class MemoryStore:
 
     def save_document_version(self, fold: Fold, batch: Sequence[Pair], text: str) -> None:
         """Replace the document by what was made of a fold and a batch of the facts that it lacks."""
-        facts, folds = facts_on_path(self.state) or [], self._document_folds
+        facts, folds = self._facts_on_path() or [], self._document_folds
         versions = with_version(folds.versions()[0], fold, facts, batch, text)
         with folds.storing(versions, versions[-1]):
             if text != folds.stored():
@@ -353,7 +364,7 @@ class MemoryStore:
 
     def replace_documents(self, versions: Sequence[Version]) -> None:
         """Keep these versions of the document only. The one that fits the stored facts becomes the document."""
-        version = fold_of(versions, newest_facts(self.state)).version
+        version = fold_of(versions, self._newest_facts()).version
         if version is None:
             self.delete_state_document()
         else:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from Middleware.exceptions import StoredDataError
 from Middleware.models.messages import Message, VisionNote
@@ -31,10 +30,13 @@ from Middleware.utilities.conversations.trail import Piece, Trail, among_others,
 from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.discussions.discussion_files import Pair, pairs_in, read_content, read_object, write_content
 from Middleware.utilities.discussions.message_places import MessagePlace, find_place, place_from_json
-from Middleware.utilities.discussions.vector_memory.searchable import SearchableMemories
 from Middleware.utilities.hashing_utils import hash_messages, recognition_keys
 from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.text_utils import counted
+
+if TYPE_CHECKING:
+    # It opens databases, which most servers need not.
+    from Middleware.utilities.discussions.vector_memory.searchable import SearchableMemories
 
 T = TypeVar("T")
 FILE_MEMORIES, CHUNKS = "file", "searchable"
@@ -386,6 +388,8 @@ class FollowedFiles(Followed):
         return self._follow.tombstones
 
     def _of_other_kinds(self) -> Iterable[tuple[str, Sequence[StoredPiece]]]:
+        import sqlite3  # here, since most servers need no database before a request
+
         with contextlib.suppress(sqlite3.Error, StoredDataError, OSError):
             yield CHUNKS, stored_chunks(self._state, [key for one in self._all_keys for key in one.keys])
 
