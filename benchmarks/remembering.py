@@ -1,4 +1,4 @@
-"""Prints how much of long conversations is found again: ``python benchmarks/remembering.py [--set own|FOLDER] ...``.
+"""Prints how much of long conversations is found again: ``python benchmarks/remembering.py [--set own|FILE] ...``.
 
 Each way to search gets the messages of a conversation, session by session, and then its questions. A result is a line
 of output; it counts for the messages that it shows. Figures, averages over questions with evidence:
@@ -6,8 +6,11 @@ of output; it counts for the messages that it shows. Figures, averages over ques
 * R@k: the share of the evidence among the first k results; all@10: the share of questions whose whole evidence is there
 * R@300: the same for the results that fit into 300 tokens
 * words@600: the share of the words of the answer, stemmed, that stand in the first 600 tokens
-* MRR: 1 / the place of the first result that is evidence
+* MRR: 1 / the place of the first result that is evidence; tokens: of the first ten results
 * ms: of a search, median and 95th percentile; bytes: on the disk, for each message
+
+``--embeddings URL --embedding-model NAME`` measures ``Recall`` with a model of an OpenAI-compatible server as well. As
+in the program, a question whose vector is late is searched by words alone, with a line in the log.
 
 ``--llm URL --model NAME`` lets a model of an OpenAI-compatible server answer from the first 300 tokens: F1 and exact
 match of the words, the share of unanswerable questions that it refuses and of answerable ones that it refuses.
@@ -39,15 +42,23 @@ import requests
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.remembering_sets import Conversation, Message, Question, own_conversations
+from Middleware.common import instance_global_variables as instance
 from Middleware.services.memory import recall
+from Middleware.services.memory.embedding_service import EmbeddingService, embed_new_rows
+from Middleware.services.memory.message_vectors import EmbeddableMessages
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
 from Middleware.utilities.discussions.message_index.row_writing import NewMessage
 from Middleware.utilities.discussions.vector_memory import VectorMemories
 from Middleware.utilities.relative_dates import when_words
+from Tests.integration.launcher import ConfigTree, endpoint
 
 MONTHS = "January February March April May June July August September October November December".split()
 # More than any figure looks at.
 MOST_TOKENS = 4_000
+# The endpoint of the embedding model, and the search that needs it.
+EMBEDDINGS, BY_MEANING = "Embeddings", "Recall with embeddings"
+# Texts in one call.
+AT_ONCE = 32
 # What a model says that does not know an answer, in the languages of the set.
 REFUSALS = re.compile(
     r"\b(do(es)? not know|don't know|not (said|mentioned|stated|known)|no information|nothing was found|unknown"
@@ -165,6 +176,8 @@ class SearchableMemories(Search):
 class Recall(Search):
     """What the node ``Recall`` puts out: the messages themselves, with their dates."""
 
+    endpoint = ""
+
     def __init__(self, conversation: Conversation, folder: Path) -> None:
         super().__init__(conversation, folder)
         self._path, self._ids = str(folder / "message_index.db"), [message.id for message in conversation.messages]
@@ -191,14 +204,28 @@ class Recall(Search):
 
     def find(self, question: Question) -> list[Found]:
         with MessageIndex(self._path) as index:
-            results = recall.recall(
-                index, recall.Recall(question.text, tokens=MOST_TOKENS, who_said_it=recall.OFF)
-            ).results
+            asked = recall.Recall(question.text, MOST_TOKENS, who_said_it=recall.OFF, endpoint=self.endpoint)
+            results = recall.recall(index, asked).results
         return [
             Found(result.line, frozenset([self._ids[result.row.id - 1]]))
             for result in results
             if result.row is not None
         ]
+
+
+class RecallByMeaning(Recall):
+    """``Recall`` with vectors of the messages: ``embeddings_by`` has named the server that makes them."""
+
+    endpoint = EMBEDDINGS
+
+    def __init__(self, conversation: Conversation, folder: Path) -> None:
+        super().__init__(conversation, folder)
+        with MessageIndex(self._path, write=True) as index:
+            messages = EmbeddableMessages(index, conversation.name)
+            while embed_new_rows(messages, (), self.endpoint, AT_ONCE):
+                pass
+            if missing := len(messages.without_embeddings(EmbeddingService(EMBEDDINGS).model_name, len(self._ids))):
+                raise SystemExit(f"{conversation.name}: {missing} messages have no vector, see the error above")
 
 
 class Evidence(Search):
@@ -214,6 +241,7 @@ SEARCHES: dict[str, type[Search]] = {
     "plain FTS5": PlainFts5,
     "VectorMemorySearch": SearchableMemories,
     "Recall": Recall,
+    BY_MEANING: RecallByMeaning,
     "evidence": Evidence,
 }
 
@@ -290,6 +318,7 @@ def measure_question(question: Question, results: Sequence[Found]) -> dict[str, 
         "all@10": float(share(results[:10]) == 1),
         "R@300": share(within(results, 300)),
         "MRR": 1 / first if first else 0.0,
+        "tokens": float(sum(tokens_of(found.line) for found in results[:10])),
     }
     if wanted := set().union(*(STEMS.of(answer) for answer in question.answers[:1])):
         text = "\n".join(found.line for found in within(results, 600))
@@ -392,7 +421,7 @@ def table(figures: Mapping[str, Mapping[str, Figures]], group: str) -> Iterator[
     """Yield the lines of a Markdown table of one group."""
     rows = {name: groups[group].row() for name, groups in figures.items() if group in groups}
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    order = [*PERCENT[:6], "MRR", "ms", "ms p95", "bytes", *PERCENT[6:], "prompt tokens", "seconds"]
+    order = [*PERCENT[:6], "MRR", "tokens", "ms", "ms p95", "bytes", *PERCENT[6:], "prompt tokens", "seconds"]
     columns.sort(key=order.index)
     yield f"| {group} | " + " | ".join(columns) + " |"
     yield "|---|" + "--:|" * len(columns)
@@ -405,14 +434,34 @@ def cell(column: str, value: float | None) -> str:
         return ""
     if column in PERCENT:
         return f"{value * 100:.1f}"
-    return f"{value:.0f}" if column in ("bytes", "prompt tokens") else f"{value:.2f}"
+    return f"{value:.0f}" if column in ("tokens", "bytes", "prompt tokens") else f"{value:.2f}"
+
+
+@contextlib.contextmanager
+def embeddings_by(url: str, model: str) -> Iterator[None]:
+    """Let ``RecallByMeaning`` use the embedding model of a server."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree, kept = ConfigTree(Path(folder)), (instance.CONFIG_DIRECTORY, instance.USERS)
+        tree.write("Users/_current-user.json", {"currentUser": "bench"})
+        tree.write("Users/bench.json", {})
+        tree.write("ApiTypes/Embeddings.json", {"type": "openAIEmbeddings"})
+        named = {"apiTypeConfigFileName": "Embeddings", "modelNameToSendToAPI": model}
+        tree.write(f"Endpoints/{EMBEDDINGS}.json", endpoint(url, **named))
+        instance.CONFIG_DIRECTORY, instance.USERS = str(tree.configs), ["bench"]
+        try:
+            yield
+        finally:
+            instance.CONFIG_DIRECTORY, instance.USERS = kept
 
 
 def report(conversations: Iterable[Conversation], options: argparse.Namespace) -> None:
     """Measure, print the tables and write the figures to ``--json``."""
-    names = options.only or list(SEARCHES)
+    names = options.only or [name for name in SEARCHES if options.embeddings or name != BY_MEANING]
+    if BY_MEANING in names and not options.embeddings:
+        raise SystemExit(f"'{BY_MEANING}' needs --embeddings URL")
     reader = Reader(options.llm, options.model) if options.llm else None
-    figures = measure(conversations, names, reader)
+    with embeddings_by(options.embeddings or "", options.embedding_model):
+        figures = measure(conversations, names, reader)
     groups = dict.fromkeys(group for found in figures.values() for group in found)
     for group in groups:
         print("\n".join(table(figures, group)), end="\n\n")
@@ -426,6 +475,8 @@ def options_of(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Add the options that the sets have in common."""
     parser.add_argument("--llm", help="URL of an OpenAI-compatible server whose model answers the questions")
     parser.add_argument("--model", default="", help="the model's name there")
+    parser.add_argument("--embeddings", help="URL of an OpenAI-compatible server with an embedding model")
+    parser.add_argument("--embedding-model", default="", help="that model's name there")
     parser.add_argument(
         "--only", action="append", choices=list(SEARCHES), help="this search alone; several are possible"
     )
@@ -433,10 +484,10 @@ def options_of(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = options_of(argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else ""))
-    parser.add_argument("--set", default="own", help="own, or a folder with files of the form of the own set")
-    options = parser.parse_args()
+    parser.add_argument("--set", default="own", help="own, or a file of the form of the own set, or their folder")
+    options = parser.parse_args(arguments)
     report(own_conversations() if options.set == "own" else own_conversations(Path(options.set)), options)
 
 

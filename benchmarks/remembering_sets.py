@@ -65,9 +65,9 @@ def session_of(rows: Iterable[tuple[str, str, str, str]], start: datetime) -> tu
     )
 
 
-def own_conversations(folder: Path = OWN) -> Iterator[Conversation]:
-    """Yield the conversations of the own set, or of a folder of files of its form."""
-    for path in sorted(folder.rglob("*.json")):
+def own_conversations(source: Path = OWN) -> Iterator[Conversation]:
+    """Yield the conversations of the own set, of a folder of files of its form, or of one such file."""
+    for path in sorted(source.rglob("*.json")) if source.is_dir() else [source]:
         data = json.loads(path.read_text(encoding="utf-8"))
         yield Conversation(
             path.stem,
@@ -110,10 +110,12 @@ def locomo(path: Path) -> Iterator[Conversation]:
         )
         known = {message.id for session in sessions for message in session}
         questions = tuple(
-            Question(row["question"], (str(row.get("answer", "")),), tuple(row["evidence"]), kind)
-            for row in sample["qa"]
+            # What an unanswerable one names as evidence was said of somebody else.
+            Question(row["question"], ("",), (), kind)
             if (kind := LOCOMO_KINDS[row["category"]]) == "unanswerable"
-            or (row["evidence"] and known.issuperset(row["evidence"]))
+            else Question(row["question"], (str(row.get("answer", "")),), tuple(row["evidence"]), kind)
+            for row in sample["qa"]
+            if row["category"] == 5 or (row["evidence"] and known.issuperset(row["evidence"]))
         )
         yield Conversation(str(sample.get("sample_id", number)), "en", number >= 2, sessions, questions)
 

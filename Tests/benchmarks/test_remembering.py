@@ -11,6 +11,8 @@ import pytest
 from benchmarks import remembering, remembering_sets
 from benchmarks.remembering_sets import Conversation, Question
 from Middleware.utilities.stop_words import STOP_WORDS
+from Tests.backend_dialects import embed
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, status_reply
 
 CONVERSATIONS = list(remembering_sets.own_conversations())
 QUESTIONS = [question for conversation in CONVERSATIONS for question in conversation.questions]
@@ -86,6 +88,10 @@ OTHERS = [f"other{number}" for number in range(9)]
         ([*OTHERS, "a", "b"], "R@20", 1.0),
         (["a", "a"], "R@10", 0.5),
         ([], "R@10", 0.0),
+        ([], "tokens", 0.0),
+        (["a", "b"], "tokens", 8.0),
+        # Of the first ten alone.
+        ([*OTHERS, "a", "b"], "tokens", 9 * 5 + 4.0),
     ],
 )
 def test_a_figure_counts_the_evidence_that_was_found(found: list[str], figure: str, expected: float) -> None:
@@ -122,6 +128,108 @@ def test_recall_finds_more_than_full_text_search() -> None:
     assert found["plain FTS5"] < found["Recall"] < found["evidence"] == 1
 
 
+SAID = ["We painted the hull in red.", "The oven takes two loaves.", "Snow fell on the pass at night."]
+BOAT = {"question": "Which colour has the vessel?", "answers": ["red"], "evidence": ["m0"], "type": "single"}
+UNKNOWN = {"question": "Who sold the vessel?", "answers": [], "evidence": [], "type": "unanswerable"}
+SET = {
+    "language": "en",
+    "kind": "friends",
+    "sessions": [
+        {
+            "at": "2026-03-11T19:05+01:00",
+            "messages": [
+                {"id": f"m{n}", "speaker": "Ines", "role": "user", "text": text} for n, text in enumerate(SAID)
+            ],
+        }
+    ],
+    "questions": [BOAT, UNKNOWN],
+}
+SEARCHED = "R@5 | R@10 | R@20 | all@10 | R@300 | words@600 | MRR | tokens | ms | ms p95 | bytes"
+ANSWERED = "F1 | exact | refusals | false refusals | prompt tokens | seconds"
+
+
+class Server:
+    """Embeds texts by what they are about, but not one with ``refused``, and answers every question alike."""
+
+    def __init__(self, stub: StubBackend, says: str = "", refused: str = "nothing") -> None:
+        self.url, self._says, self._refused = stub.url, says, refused
+        stub.responder = self._answer
+
+    def _answer(self, request: RecordedRequest) -> Reply:
+        if not request.path.endswith("/embeddings"):
+            return chat_reply(self._says, usage={"prompt_tokens": 77})
+        if any(self._refused in text for text in request.json["input"]):
+            return status_reply(400)
+        return embed(request, lambda text: [float("hull" in text or "vessel" in text), 0.1])
+
+
+def figures_of(folder: Path, *options: str) -> dict[str, dict[str, float]]:
+    """Return the figures over all questions of the small set, by search, as ``--json`` has them."""
+    (folder / "small.json").write_text(json.dumps(SET), encoding="utf-8")
+    remembering.main(["--set", str(folder / "small.json"), "--json", str(folder / "figures.json"), *options])
+    figures = json.loads((folder / "figures.json").read_text(encoding="utf-8"))["figures"]
+    return {name: groups["all"] for name, groups in figures.items()}
+
+
+def test_tables_have_all_searches_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with StubBackend() as stub:
+        url = Server(stub, "Red.").url
+        figures = figures_of(tmp_path, "--embeddings", url, "--llm", url)
+    table = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    assert table[0] == f"| all | {SEARCHED} | {ANSWERED} |"
+    assert [line.split(" | ")[0] for line in table[2:]] == [f"| {name}" for name in remembering.SEARCHES]
+    assert [*figures] == [*remembering.SEARCHES]
+    assert figures["Recall"].keys() == {*f"{SEARCHED} | {ANSWERED}".split(" | ")}
+
+
+@pytest.mark.parametrize(
+    ("options", "searches"),
+    [
+        ((), [name for name in remembering.SEARCHES if name != remembering.BY_MEANING]),
+        (("--only", "BM25"), ["BM25"]),
+        (("--only", "evidence", "--only", "Recall"), ["evidence", "Recall"]),
+    ],
+)
+def test_some_searches_alone(tmp_path: Path, options: tuple[str, ...], searches: list[str]) -> None:
+    assert [*figures_of(tmp_path, *options)] == searches
+
+
+def test_other_words_are_found_with_embeddings_alone(tmp_path: Path) -> None:
+    with StubBackend() as stub:
+        figures = figures_of(tmp_path, "--embeddings", Server(stub).url, "--embedding-model", "small")
+        assert {request.json["model"] for request in stub.requests} == {"small"}
+    found = {name: row["MRR"] for name, row in figures.items()}
+    assert (found["Recall"], found[remembering.BY_MEANING]) == (0, 1)
+
+
+@pytest.mark.parametrize(("refused", "missing"), [("", 3), ("oven", 1)])
+def test_no_figures_with_vectors_of_some_messages_alone(tmp_path: Path, refused: str, missing: int) -> None:
+    with StubBackend() as stub, pytest.raises(SystemExit, match=f"small: {missing} messages have no vector"):
+        figures_of(tmp_path, "--only", remembering.BY_MEANING, "--embeddings", Server(stub, refused=refused).url)
+
+
+def test_no_embeddings_without_a_server(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="needs --embeddings URL"):
+        figures_of(tmp_path, "--only", remembering.BY_MEANING)
+
+
+@pytest.mark.parametrize(
+    ("says", "expected"),
+    [
+        ("Red.", {"F1": 1, "exact": 1, "refusals": 0, "false refusals": 0}),
+        ("A deep, dark red", {"F1": 0.4, "exact": 0, "refusals": 0, "false refusals": 0}),
+        ("I do not know.", {"F1": 0, "exact": 0, "refusals": 1, "false refusals": 1}),
+    ],
+)
+def test_answers_of_a_model(tmp_path: Path, says: str, expected: dict[str, float]) -> None:
+    with StubBackend() as stub:
+        row = figures_of(tmp_path, "--only", "evidence", "--llm", Server(stub, says).url)["evidence"]
+        prompt = stub.requests[0].json["messages"][1]["content"]
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
+    assert row["prompt tokens"] == 77
+    assert prompt.startswith(f"From earlier:\n<earlier>\n[11 March 2026] Ines: {SAID[0]}\n</earlier>")
+
+
 LOCOMO = {
     "sample_id": "conv-1",
     "conversation": {
@@ -152,7 +260,10 @@ def test_published_sets_are_read(tmp_path: Path) -> None:
         ("D1:1", "user", "I moved."),
         ("D2:1", "assistant", "Hello (picture: a boat)"),
     ]
-    assert [question.kind for question in read.questions] == ["single", "unanswerable"]
+    assert [(q.kind, q.answers, q.evidence) for q in read.questions] == [
+        ("single", ("Ines",), ("D1:1",)),
+        ("unanswerable", ("",), ()),
+    ]
     folder = tmp_path / "100K" / "1"
     (folder / "probing_questions").mkdir(parents=True)
     (folder / "chat.json").write_text(json.dumps(BEAM_CHAT), encoding="utf-8")

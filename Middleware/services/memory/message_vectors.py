@@ -18,7 +18,7 @@ LEAST_WORDS = 4
 _MOST_AT_ONCE = 128
 
 
-class _Messages:
+class EmbeddableMessages:
     """The rows of an index, as ``Embeddable``."""
 
     names = "message", "messages"
@@ -54,7 +54,7 @@ def embed_messages(request: RequestContext, remembered: Remembered) -> None:
     ):
         if index is None:
             return
-        messages = _Messages(index, speech.state.discussion_id)
+        messages = EmbeddableMessages(index, speech.state.discussion_id)
         for endpoint in remembered.endpoints:
             for some, older in _batches(filled.new, speech.settings.backfill):
                 if not embed_new_rows(messages, some, endpoint, older, scope):
