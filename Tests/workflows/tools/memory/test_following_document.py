@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.services.memory import folds, memory_store
+from Middleware.services.memory import chunk_facts, folds, memory_store
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.config import users
@@ -46,8 +46,8 @@ class Document:
         self.asked: list[tuple[str, str]] = []
         self.answer: Callable[[str, str], str] = lambda chunks, current: current + chunks
         follows = self.settings.follow_edits
-        monkeypatch.setattr(memory_store, "facts_on_path", lambda state: self.facts(self.trail) if follows else None)
-        monkeypatch.setattr(memory_store, "newest_facts", lambda state: self.facts(self.newest))
+        monkeypatch.setattr(chunk_facts, "facts_on_path", lambda state: self.facts(self.trail) if follows else None)
+        monkeypatch.setattr(chunk_facts, "newest_facts", lambda state: self.facts(self.newest))
         monkeypatch.setattr(memory_store, "quiet_memory_settings", lambda: self.settings)
         monkeypatch.setattr(state_document, "text_of_helper", lambda context, name, inputs: self._answer(*inputs))
         monkeypatch.setattr(state_document, "helper_prompts", lambda context, name: ())
@@ -317,11 +317,11 @@ def test_a_page_that_only_the_user_writes(document: Document, monkeypatch: pytes
 
 def test_switched_off_and_on(document: Document, monkeypatch: pytest.MonkeyPatch) -> None:
     document.grow("abc")
-    monkeypatch.setattr(memory_store, "facts_on_path", lambda state: None)
+    monkeypatch.setattr(chunk_facts, "facts_on_path", lambda state: None)
     document.settings = read_settings(MemorySettings, {**SETTINGS, "followEdits": False}, "test")
     document.write("abcd", ["d"])
     assert document.text == "abcd" and document.shown("abx") == "abcd"
-    monkeypatch.setattr(memory_store, "facts_on_path", lambda state: document.facts(document.trail))
+    monkeypatch.setattr(chunk_facts, "facts_on_path", lambda state: document.facts(document.trail))
     # As if a user had written it.
     assert document.shown("abx") == "abcd\n\n- x"
 
