@@ -180,10 +180,14 @@ class _Search:
             is_within = bool(before) and before[0] < at < before[-1] and at not in before
             return not self._follows(at, piece), 0 if is_within else min(abs(at - end) for end in ends), at
 
+        # Nowhere behind that message, a repeated one is found a bit too early as well.
+        loose: list[tuple[int, ...]] = []
         for start in sorted(self._starts(piece, behind), key=order):
             if at := self._from(start, piece.sources):
-                return at
-        return None
+                if self._follows(start, piece) or at[-1] - start < len(at):
+                    return at
+                loose.append(at)
+        return min(loose, key=lambda at: at[-1] - at[0], default=None)
 
     def _starts(self, piece: Piece, behind: int) -> Collection[int]:
         found = [self._where[source] for source in piece.sources]

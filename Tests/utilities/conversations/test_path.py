@@ -58,6 +58,11 @@ P2 = piece("p2", "m10-m19", before="m9", after="p1", made=2)
 P3 = piece("p3", "m20-m29", before="m19", after="p2", made=3)
 USUAL = [P1, P2, P3]
 NEWEST = WindowFacts(newest=["p1", "p2", "p3"])
+GOING_ON = [
+    piece("p1", "go", "m1", "go", "m3", made=1),
+    piece("p2", "go", "m5", "go", "m7", before="m3", after="p1", made=2),
+    piece("p3", "go", "m9", "go", "m11", before="m7", after="p2", made=3),
+]
 OK1, OK2, OK3, OK4 = (
     piece(f"p{number}", *["ok"] * 10, before="ok" if number > 1 else "", after=f"p{number - 1}", made=number)
     for number in (1, 2, 3, 4)
@@ -110,6 +115,18 @@ OK1, OK2, OK3, OK4 = (
             [piece("p", "ok", "b", before="x"), piece("q", "ok", "b")],
             "q p",
             [(0, 1), (3, 4)],
+        ),
+        # An answer to repeated messages is edited: the piece behind it stays where it stood, without a gap.
+        (["go", "m1", "go", "m3", "go", "m5", "go", "x", "go", "m9", "go", "m11"], GOING_ON, "p1 p3", [(4, 8)]),
+        (["go", "m1", "go", "m3", "go", "x", "go", "m7", "go", "m9", "go", "m11"], GOING_ON, "p1 p3", [(4, 8)]),
+        (["go", "m1", "go", "x", "go", "m5", "go", "m7", "go", "m9", "go", "m11"], GOING_ON, "p2 p3", [(0, 4)]),
+        (["go", "m1", "go", "m3", "go", "go", "m9", "go", "m11"], GOING_ON, "p1 p3", [(4, 5)]),
+        # With a message inserted in it, too.
+        (
+            ["go", "m1", "go", "m3", "go", "m5", "go", "x", "go", "m9", "y", "go", "m11"],
+            GOING_ON,
+            "p1 p3",
+            [(4, 8), (10, 11)],
         ),
     ],
 )
