@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -146,6 +147,7 @@ class Followed(ABC):
         self._all_keys = path_messages(self._all)
         self._found: Conversation | None = None
         self.refresh()
+        self._newest_then = frozenset(piece.id for piece in self._newest_own)
 
     def refresh(self) -> None:
         """Read what is stored. Raises UnreadableDataError, DataKeyError and OSError."""
@@ -190,10 +192,13 @@ class Followed(ABC):
         return f"{len(self.trail.pieces)} of {counted(len(self._by_id), 'piece')} on the path, {holes}"
 
     def left_out(self) -> list[Piece]:
-        """Return the pieces of the newest trail of which a message is missing in the history."""
+        """Return the pieces of the newest trail of which a message is missing in the history.
+
+        Those that a later request has made of its newer messages since this one began do not count.
+        """
         there = {key for message in self.history for key in message.keys}
-        on_path = {piece.id for piece in self.trail.pieces}
-        return [piece for piece in self._newest_own if piece.id not in on_path and not there.issuperset(piece.sources)]
+        lost = self._newest_then.difference(piece.id for piece in self.trail.pieces)
+        return [piece for piece in self._newest_own if piece.id in lost and not there.issuperset(piece.sources)]
 
     @property
     def discussion_id(self) -> str:
@@ -358,14 +363,15 @@ class Followed(ABC):
 
     # -- rewritten histories ---------------------------------------------------------------------------------------
 
-    def rewritten_with(self, end: int) -> int:
+    def rewritten_with(self, end: int, covered: Collection[int] = ()) -> int:
         """Return how many passes in a row, with this one, have found most of the history rewritten.
 
+        ``covered``: the messages that have memories without keys.
         A branch is shorter, and a return has no holes, so only a client that changes all messages does that.
         """
         one = self._conversation
         known = one.rewritten.get(self.kind, 0)
-        holes = sum(map(len, self.trail.holes(end)))
+        holes = sum(index not in covered for hole in self.trail.holes(end) for index in hole)
         is_storm = (
             2 * holes > end
             and len(self.history) >= one.length
@@ -386,6 +392,13 @@ class FollowedFiles(Followed):
     @property
     def _tombstones(self) -> Sequence[tuple[str, ...]]:
         return self._follow.tombstones
+
+    @property
+    def without_keys(self) -> tuple[list[str], list[str]]:
+        """The hashes of the memories without keys, and of those listed before the first of them."""
+        hashes = [piece.hash for piece in self._listed if piece.keys is None]
+        before = itertools.takewhile(lambda piece: piece.keys is not None, self._listed)
+        return hashes, [piece.hash for piece in before]
 
     def _of_other_kinds(self) -> Iterable[tuple[str, Sequence[StoredPiece]]]:
         import sqlite3  # here, since most servers need no database before a request

@@ -299,9 +299,19 @@ class FollowingPass(FileMemoryPass):
             settings.chunk_messages,
             self._settings.chunk_messages if existed else None,
             with_role if settings.roles else message_text,
+            self._covered(found),
         )
         if follow(found, plan, self._end, writer.write_planned):
             Condensation(self._context, settings, self._state).run()
+
+    def _covered(self, found: FollowedFiles) -> range:
+        """Return the messages of memories from before, of which it is known at most with which messages they ended."""
+        unknown, before = found.without_keys
+        if not unknown:
+            return range(0)
+        known, places = KnownMessages.of(found.messages), MemoryAnchors(self._state).read()
+        start, stop = (first_new(known, hashes, len(known.hashes), places) for hashes in (before, unknown))
+        return range(start, stop) if start < stop else range(0)
 
 
 class _FollowingWriter(MemoryWriter):

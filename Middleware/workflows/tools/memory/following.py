@@ -37,7 +37,7 @@ class Plan:
         most: how many messages make a memory.
         enough: how many new ones make the next; None: only enough text does.
         shown: the text of a message in a chunk.
-        covered: so many messages at the beginning have memories of which it is not known what they were made of.
+        covered: the messages that have memories of which it is not known what they were made of.
     """
 
     context: ExecutionContext
@@ -46,16 +46,18 @@ class Plan:
     most: int
     enough: int | None
     shown: Callable[[Message], str]
-    covered: int = 0
+    covered: range = range(0)
 
     def due(self, found: Followed, end: int) -> list[Chunk]:
         """Return the chunks that are due below ``end``: holes first, but not too many at once, in order."""
         trail = found.trail
-        stop = max(trail.end, self.covered)
+        before, behind = self.covered.start, self.covered.stop
+        stop = max(trail.end, behind)
         repairs = [
             chunk
             for span in _stretches(trail, min(end, stop), self.most)
-            for chunk in self._chunks(found, range(max(span.start, self.covered), span.stop))
+            for part in (range(span.start, min(span.stop, before)), range(max(span.start, behind), span.stop))
+            for chunk in self._chunks(found, part)
         ]
         if len(repairs) > self.settings.repairs_per_pass:
             return repairs[: self.settings.repairs_per_pass]
@@ -80,7 +82,7 @@ def follow(found: Followed, plan: Plan, end: int, write: Callable[[Sequence[Chun
         write: stores the memories of chunks, and returns whether all succeeded.
     """
     end = sum(index < end for index in found.places)
-    rewritten, left_out = found.rewritten_with(end), found.left_out()
+    rewritten, left_out = found.rewritten_with(end, plan.covered), found.left_out()
     found.settle(rewritten)
     if rewritten >= MOST_REWRITTEN:
         if rewritten == MOST_REWRITTEN:

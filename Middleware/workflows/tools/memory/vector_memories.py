@@ -156,9 +156,7 @@ class FollowingVectorPass(VectorMemoryPass):
 
     def _follow(self, found: FollowedChunks, memories: SearchableMemories) -> None:
         settings = self._settings
-        # Of chunks from before, it is known only with which messages they ended.
-        before = list(_logged(memories, with_origin=False))
-        covered = new_messages(KnownMessages.of(found.messages), before, settings.lookback).start if before else 0
+        covered = _covered(memories, KnownMessages.of(found.messages), settings.lookback)
         plan = Plan(
             self._context,
             settings,
@@ -186,6 +184,17 @@ def _logged(memories: SearchableMemories, with_origin: bool = True) -> Iterator[
     # Without its position, a short text would be found at a later repetition.
     others = memories.logged_messages(MOST_ROWS, with_origin)[KNOWN_HASHES:]
     yield from (message for message in others if message.place is not None)
+
+
+def _covered(memories: SearchableMemories, messages: KnownMessages, lookback: int) -> range:
+    """Return the messages of chunks from before, of which it is known only with which messages they ended."""
+    logged, before = list(_logged(memories)), list(_logged(memories, with_origin=False))
+    if not before:
+        return range(0)
+    # What was known before memories ceased to follow edits for a time follows them again.
+    older = logged[logged.index(before[-1]) + 1 :] if before[-1] in logged else []
+    start = new_messages(messages, older, lookback).start if older else 0
+    return range(start, max(start, new_messages(messages, before, lookback).start))
 
 
 def new_messages(messages: KnownMessages, logged: Iterable[LoggedMessage], lookback: int) -> range:

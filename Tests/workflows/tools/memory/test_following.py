@@ -134,14 +134,22 @@ class Discussion:
 
     def send(self, said: list[Said]) -> list[str]:
         """A request: what its nodes show; then its memories are written."""
+        request, found = self.answered(said)
+        self.remember(request)
+        return found
+
+    def answered(self, said: list[Said]) -> tuple[RequestContext, list[str]]:
+        """A request whose pass has not begun, and what its nodes show."""
         request = self._request(said)
         with request_scope(request):
-            found = self._listed()
+            return request, self._listed()
+
+    def remember(self, request: RequestContext) -> None:
+        with request_scope(request):
             context = ExecutionContext(
                 "r", "w", self.folder.discussion_id, {}, list(request.history), False, request=request
             )
             self._passes()[self.settings.follow_edits](context, self.settings, self.folder).run()
-        return found
 
     def document(self, name: str) -> Any:
         path = Path(self.folder.folder) / name
@@ -372,6 +380,19 @@ def test_what_an_edit_leaves_out_is_logged_once(
     assert found == [f"Discussion {made.folder.discussion_id}: {text}" for text in said]
 
 
+@table("behind", [chat("m0-m38"), chat("m0-m33"), chat("m16-m38"), chat("m0", "m16-m38")])
+def test_a_pass_that_comes_late_leaves_nothing_out(
+    either: Discussion, caplog: pytest.LogCaptureFixture, behind: list[Said]
+) -> None:
+    begun(either)
+    older, _ = either.answered(behind)
+    either.send(chat("m0-m42"))
+    with caplog.at_level(logging.INFO):
+        either.remember(older)
+    assert "no longer" not in caplog.text
+    assert len(either.send(chat("m0-m43"))) == 4
+
+
 @table(
     ("said", "about"),
     [
@@ -488,6 +509,30 @@ def test_memories_of_an_older_version_are_adopted(discussion: Discussion) -> Non
     edited = chat("m0-m4", "x", "m6-m36")
     discussion.send(edited)
     assert discussion.shown(edited) == [of("m0-m4", "x", "m6-m9"), P2, of("m20-m32")]
+
+
+@table(("left", "first"), [(0, [P1, P2, P3]), (1, [P2, P3, P1]), (2, [P3, P1, P2])])
+def test_memories_without_anchors_are_always_shown_and_not_made_again(
+    discussion: Discussion, monkeypatch: pytest.MonkeyPatch, left: int, first: list[str]
+) -> None:
+    discussion = Discussion(monkeypatch, followEdits=False)
+    for count in (3, 13, 23, 33):
+        discussion.send(ALL[:count])
+    anchors = Path(discussion.folder.folder) / "memory_anchors.json"
+    known = json.loads(anchors.read_text("utf-8"))
+    anchors.write_text(json.dumps(dict(list(known.items())[:left])), encoding="utf-8")
+    discussion.set()
+    discussion.asked.clear()
+    for said in (ALL, ALL):
+        assert discussion.send(said) == first
+    assert discussion.asked == []
+    longer = chat("m0-m59")
+    for count in range(40, 60):
+        discussion.send(longer[:count])
+    assert discussion.shown(longer) == [*first, of("m30-m39"), of("m40-m49")]
+    edited = chat("m0-m34", "x", "m36-m59")
+    discussion.send(edited)
+    assert discussion.shown(edited) == [*first, of("m30-m34", "x", "m36-m39"), of("m40-m49")]
 
 
 def test_an_entry_without_keys_is_always_shown(discussion: Discussion) -> None:
@@ -862,6 +907,33 @@ def test_memories_from_before_are_always_shown_and_not_made_again(
         discussion.send(edited)
     assert sorted(discussion.shown(edited)) == sorted([P1, P2, newer])
     assert discussion.asked == []
+
+
+@table("followed", [0, 23, 43, 120])
+@pytest.mark.parametrize("kind", KINDS[:2], ids=lambda kind: kind.kind)
+def test_memories_from_before_are_no_sign_of_a_client_that_rewrites_everything(
+    discussion: Discussion,
+    kind: type[Discussion],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    followed: int,
+) -> None:
+    discussion = kind(monkeypatch)
+    for count in range(3, followed + 1, 10):
+        discussion.send(chat(f"m0-m{count}"))
+    discussion.set(followEdits=False)
+    for count in range(followed, 200, 10):
+        discussion.send(chat(f"m0-m{count}"))
+    discussion.set()
+    for count in range(200, 270, 2):
+        discussion.send(chat(f"m0-m{count}"))
+    assert "other texts" not in caplog.text
+    assert any("m255" in text for text in discussion.shown(chat("m0-m270")))
+    # What followed edits before does so again.
+    if followed >= 43:
+        discussion.send(chat("m0-m4", "x", "m6-m270"))
+        shown = discussion.shown(chat("m0-m4", "x", "m6-m270"))
+        assert sum("m4 / x / m6" in text for text in shown) == 1 and not any("m5 " in text for text in shown)
 
 
 def test_a_repaired_chunk_is_not_the_newest_for_those_that_do_not_follow(
