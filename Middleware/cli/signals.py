@@ -16,8 +16,9 @@ from types import FrameType, TracebackType
 # Exit status of an interrupted command, as shells report Ctrl-C.
 INTERRUPTED = 130
 
-# How long the quick release may take when a second signal ends the process at once.
-RELEASE_SECONDS = 0.5
+# How long the quick release may take when a second signal ends the process at once. It needs milliseconds, which may be
+# seconds on a busy machine, and the processes of a script that are left over would run on.
+RELEASE_SECONDS = 5.0
 
 # A third signal after this time ends the process where it is, because something holds it up.
 STUCK_SECONDS = 1.0

@@ -76,13 +76,17 @@ class OtlpReceiver(StubBackend):
         ]
 
     def trees(self) -> dict[str, Received]:
-        """Return the root of each run by the run's id. Raises AssertionError for a span that hangs on nothing."""
+        """Return the root of each run that has arrived whole, by the run's id. Its root is sent last.
+
+        Raises KeyError for a span that hangs on nothing.
+        """
         spans = self.spans()
         by_id = {span.id: span for span in spans}
         assert len(by_id) == len(spans), "an id was given twice"
         roots = [span for span in spans if "wilmer.run.id" in span.attributes]
+        arrived = {root.trace for root in roots}
         for span in spans:
-            if span not in roots:
+            if span not in roots and span.trace in arrived:
                 parent = by_id[span.parent]
                 assert parent.trace == span.trace
                 parent.children.append(span)

@@ -234,7 +234,7 @@ def test_a_second_signal_ends_it_at_once(script: str, tree: ConfigTree, backend:
             end_by(server, signal.SIGINT)
         # It was killed, but may need a turn of the processor to end.
         child = int((tmp_path / "child").read_text(encoding="utf-8"))
-        assert until(lambda: not runs(child))
+        assert until(lambda: not runs(child)), server.output()
         assert locks(tree) == []
         output = server.output()
     assert output.rstrip().endswith("stopped")

@@ -54,6 +54,9 @@ class ScriptProcesses:
 
     def add(self, started: Process | None, event: str = "subprocess.Popen") -> None:
         """Take in a process just before it starts. Raise EarlyTerminationException once ``end`` was called."""
+        # Its end needs it, and that of the server may leave no time for an import.
+        with contextlib.suppress(ImportError):
+            import psutil  # type: ignore[import-untyped]  # noqa: F401
         with self._lock:
             if self._ended:
                 raise EarlyTerminationException("The request was cancelled; its script may start no more processes")
@@ -71,11 +74,12 @@ class ScriptProcesses:
         """
         with self._lock:
             self._ended = True
-            started, self._started = self._started, {}
+            started = self._started
             untraceable, self._untraceable = self._untraceable, set()
-        left = {one: at for one, at in started.items() if not _end(one, at)}
+        # Until they are killed they stay known: the server may end in between, which calls this on another thread.
+        ended = {one for one, at in started.items() if _end(one, at)}
         with self._lock:
-            self._started |= left
+            self._started = {known: at for known, at in self._started.items() if known not in ended}
         for event in sorted(untraceable):
             logger.warning(
                 "A stopped script has used %s; processes started that way cannot be found and may go on", event
@@ -97,7 +101,7 @@ def _end(started: Process, at: float) -> bool:
 
 def _kill(started: Process, at: float) -> None:
     try:
-        import psutil  # type: ignore[import-untyped]
+        import psutil
     except ImportError as error:
         logger.warning("Only the process itself is ended, not its children: %s", error)
         # It may just have ended.
@@ -118,8 +122,8 @@ def _kill(started: Process, at: float) -> None:
                 victim.kill()
 
 
-class RunningScripts(set[ScriptProcesses]):
-    """The calls of scripts under way, including those that were abandoned."""
+class RunningScripts(list[ScriptProcesses]):
+    """The calls of scripts under way, including those that were abandoned; twice while they are stopped."""
 
     def end_processes(self) -> None:
         """Kill all processes that the scripts have started."""
@@ -246,7 +250,7 @@ class _Worker:
 
     def run(self) -> None:
         token = self._scope.add_callback(partial(self.answers.put, None))
-        running_scripts().add(self._processes)
+        running_scripts().append(self._processes)
         try:
             self._processes.collect()
             while self.orders.get() is _STEP:
@@ -254,7 +258,7 @@ class _Worker:
                     return
             self._do(self._steps.close, last=True)
         finally:
-            running_scripts().discard(self._processes)
+            running_scripts().remove(self._processes)
             self._scope.remove_callback(token)
             self._end()
 
@@ -287,7 +291,10 @@ class _Worker:
     def stop(self) -> None:
         """End the processes, and leave the script alone unless it ends in a moment."""
         self.orders.put(_CLOSE)
+        # The script may end now, and the server before the processes have been killed.
+        running_scripts().append(self._processes)
         self._processes.end()
+        running_scripts().remove(self._processes)
         if self._over.wait(MOMENT_SECONDS):
             return
         with self._lock:

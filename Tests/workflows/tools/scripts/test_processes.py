@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import subprocess
 import sys
@@ -290,6 +291,57 @@ def test_one_that_starts_after_the_end_is_ended_with_the_server(
         call.end()
     call.end()
     assert sleeper.wait(60) != 0
+
+
+@pytest.mark.parametrize("over", [False, True], ids=["goes on", "has ended"])
+def test_the_server_ends_what_a_stop_has_not_ended_yet(
+    script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, over: bool
+) -> None:
+    """On a busy machine it may end while a stopped request is about to end its script's processes."""
+    path = script("""
+        import subprocess
+        def Invoke(python, started, stopped):
+            started.append(subprocess.Popen([python, "-c", "import time; time.sleep(300)"]))
+            stopped.wait(60)
+        """)
+    request, started, stopped, go_on = RequestContext(), list[subprocess.Popen[bytes]](), threading.Event(), Hold()
+    monkeypatch.setattr(thread, "_end", partial(go_on.before, thread._end))
+    stop_when(lambda: bool(started), request)
+    with request_scope(request), ThreadPoolExecutor(1) as pool:
+        call = pool.submit(contextvars.copy_context().run, run_dynamic_module, path, sys.executable, started, stopped)
+        try:
+            assert go_on.reached.wait(60)
+            if over:
+                stopped.set()
+                assert until(lambda: not any(one.name == "script" for one in threading.enumerate()))
+            running_scripts().end_processes()
+            assert started[0].wait(60) != 0
+        finally:
+            go_on.event.set()
+            stopped.set()
+        with pytest.raises(EarlyTerminationException):
+            call.result(60)
+
+
+class Hold:
+    """Holds up the first that comes by, until ``event`` is set."""
+
+    def __init__(self) -> None:
+        self.reached, self.event = threading.Event(), threading.Event()
+
+    def before(self, function: Callable[..., bool], *args: object) -> bool:
+        if not self.reached.is_set():
+            self.reached.set()
+            self.event.wait(60)
+        return function(*args)
+
+
+def test_the_end_of_a_process_needs_no_import(script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """For which the end of the server would leave no time on a busy machine."""
+    monkeypatch.delitem(sys.modules, "psutil")
+    path = script("import subprocess\ndef Invoke(*command):\n    subprocess.run(command)\n")
+    run_dynamic_module(path, sys.executable, "-c", "pass")
+    assert "psutil" in sys.modules
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no os.posix_spawn")
