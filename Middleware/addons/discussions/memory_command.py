@@ -188,7 +188,7 @@ def rebuild_index(session: Session) -> int:
     from Middleware.addons.discussions.messages import count
 
     reader = session.reader()
-    has_messages = bool(count(reader)[0])
+    has_messages = bool(count(reader, stored=True)[0])
     if not reader.discussion.has_memories and not has_messages:
         raise NotDoneError(
             f"Discussion '{reader.discussion.discussion_id}' has no searchable memories and no stored messages."
@@ -233,14 +233,14 @@ def _index_chat(reader: Reader, chat: Sequence[SavedMessage], written: float) ->
     # In a chat without dates, the newest message takes the time of the file.
     request = RequestContext(started=time.monotonic() - (time.time() - written))
     messages, request.said = without_times(messages)
-    before = count(reader)[0]
+    before = count(reader, stored=True)[0]
     discussion = reader.discussion
     remembered = remember(request, discussion.discussion_id, messages, discussion.key_hash, reader.encryption_key)
     # What is too much for one request is stored with its answer.
     remember_answer(request, remembered, "")
     if remembered.filled is None:
         raise NotDoneError("The messages could not be stored; the reason is above.")
-    return count(reader)[0] - before
+    return count(reader, stored=True)[0] - before
 
 
 def export_one(session: Session) -> int:

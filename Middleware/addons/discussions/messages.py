@@ -37,12 +37,15 @@ def calendar() -> Calendar:
     return calendar_of(quiet_memory_settings().time_zone)
 
 
-def count(reader: Reader) -> tuple[int, bool]:
-    """Return how many messages there are, and whether they are encrypted. A file is counted without its key."""
+def count(reader: Reader, *, stored: bool = False) -> tuple[int, bool]:
+    """Return how many messages the conversations have now, and whether they are encrypted.
+
+    A file is counted without its key. ``stored``: how many are stored, those that are elsewhere included.
+    """
     if isinstance(reader.discussion, DiscussionWithoutFiles):
         try:
             with reader.messages() as index:
-                return (index.message_count(), index.cipher.active) if index is not None else (0, False)
+                return (index.message_count(stored=stored), index.cipher.active) if index is not None else (0, False)
         except DataKeyError:
             return reader.discussion.searchable.messages, True
     path = os.path.join(reader.state.place, MESSAGE_INDEX)
@@ -50,7 +53,8 @@ def count(reader: Reader) -> tuple[int, bool]:
         return 0, False
     with closing(tables.connect(path)) as database:
         names = tables.table_names(database)
-        found = database.execute(tables.COUNT_MESSAGES).fetchone()[0] if names else 0
+        statement = tables.COUNT_STORED if stored else tables.COUNT_MESSAGES
+        found = database.execute(statement).fetchone()[0] if names else 0
         return found, bool(names) and tables.WORDS not in names
 
 

@@ -13,10 +13,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from Middleware.utilities.conversations.path import MOST_PLACES, longest_in_order
-from Middleware.utilities.discussions.message_index.message_tables import ELSEWHERE, ON_PATH, PROVISIONAL
+from Middleware.utilities.discussions.message_index.message_tables import ELSEWHERE, ON_PATH, PART, PROVISIONAL
 
-# The parts of a long message stand so close to each other.
-PART = 0.001
 # What lies between two messages, so that the parts of a long one fit.
 _LEAST_STEP = 0.1
 
@@ -130,15 +128,18 @@ class Gap(NamedTuple):
         same = len(self.new) == len(self.gone) or is_last_edited
         return dict(zip(self.new, self.gone, strict=False)) if same else {}
 
-    def places(self) -> list[float] | None:
-        """Return the places of the new messages, or None if there is no room for them: number the rows again."""
-        before = self.before.place if self.before is not None else -1.0
-        behind = self.behind.place if self.behind is not None else before + len(self.new) + 1
-        # Rows in front of the first one that is compared are at a step of 1 at least.
-        before = behind - 1 if self.before is None and self.behind is not None else before
-        step = (behind - before) / (len(self.new) + 1)
-        least = _LEAST_STEP if self.before is not None else 0
-        return None if self.new and step < least else [before + step * (1 + index) for index in range(len(self.new))]
+    def places(self, front: float | None) -> list[float] | None:
+        """Return the places of the new messages, or None if there is no room for them: number the rows again.
+
+        ``front``: the place of the row in front of the first one that is compared; None without one.
+        """
+        count = len(self.new)
+        before = self.before.place if self.before is not None else front
+        if before is None:
+            before = self.behind.place - count - 1 if self.behind is not None else -1.0
+        behind = self.behind.place if self.behind is not None else before + count + 1
+        step = (behind - before) / (count + 1)
+        return None if count and step < _LEAST_STEP else [before + step * (1 + index) for index in range(count)]
 
 
 def gaps_of(found: Sequence[Unit | None], stretch: Sequence[Unit]) -> list[Gap]:

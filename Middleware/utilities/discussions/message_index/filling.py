@@ -20,9 +20,15 @@ from Middleware.utilities.conversations.path import (
     kept_greeting,
     longest_in_order,
 )
-from Middleware.utilities.discussions.message_index.alignment import PART, Unit, align, gaps_of
+from Middleware.utilities.discussions.message_index.alignment import Unit, align, gaps_of
 from Middleware.utilities.discussions.message_index.message_rows import MessageIndex
-from Middleware.utilities.discussions.message_index.message_tables import ELSEWHERE, FORGOTTEN, ON_PATH, PROVISIONAL
+from Middleware.utilities.discussions.message_index.message_tables import (
+    ELSEWHERE,
+    FORGOTTEN,
+    ON_PATH,
+    PART,
+    PROVISIONAL,
+)
 from Middleware.utilities.discussions.message_index.row_writing import ChatFacts, NewMessage, Writing
 from Middleware.utilities.said_times import DAY_SECONDS, Source
 
@@ -292,7 +298,9 @@ class _Filling:
         units = [unit for unit in stretch if unit.ids not in before]
         found = start.found + align(self._index.keys(history[begins:]), units)
         gaps = gaps_of(found[begins:], units)
-        places = [gap.places() for gap in gaps]
+        in_front = start.place is not None and any(gap.new and gap.before is None for gap in gaps)
+        front = self._index.place_before(number, start.place or 0.0) if in_front else None
+        places = [gap.places(front) for gap in gaps]
         if None in places:
             full = [gap for gap, there in zip(gaps, places, strict=True) if there is None]
             writing.renumber(number, {gap.behind.rows[0].id: len(gap.new) for gap in full if gap.behind is not None})

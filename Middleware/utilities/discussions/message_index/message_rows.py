@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sqlite3
 from collections import defaultdict
@@ -21,7 +22,9 @@ from Middleware.utilities.discussions.message_index import message_tables as tab
 from Middleware.utilities.discussions.message_index.alignment import Keys, StoredRow, Unit, units_of
 from Middleware.utilities.discussions.message_index.message_tables import (
     COMPARED,
+    FIRST_PART,
     ON_PATH,
+    PART,
     PROVISIONAL,
     SETTLED,
     FileStatements,
@@ -56,6 +59,7 @@ _CANNOT_WRITE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 _ROW = "id, conversation, place, role, speaker, text, words, said, said_from, state, when_words"
 _FIRST_PLACE = -1e300
 _SHOWN = f"state IN ({ON_PATH}, {PROVISIONAL})"
+_FIRST = f"conversation = ? AND {_SHOWN} AND {FIRST_PART}"
 
 
 class MessageRow(NamedTuple):
@@ -379,10 +383,10 @@ class MessageIndex:
     def _known(self, number: int, places: dict[str, list[Place]], history: Sequence[PathMessage]) -> Known:
         used = self.all("SELECT used FROM conversations WHERE id = ?", (number,))
         # More than twice the history is as good as any more.
-        count = f"SELECT count(*) FROM (SELECT 1 FROM messages WHERE conversation = ? AND {_SHOWN} LIMIT ?) AS counted"
+        count = f"SELECT count(*) FROM (SELECT 1 FROM messages WHERE {_FIRST} LIMIT ?) AS counted"
         length = self.all(count, (number, 2 * len(history) + 1))[0][0]
         first = self.keys_of(self.path_units(number, limit=4), history)
-        return Known(number, used[0][0] if used else 0, first, length, {key: sorted(at) for key, at in places.items()})
+        return Known(number, used[0][0] if used else 0, first, length, {key: _whole(at) for key, at in places.items()})
 
     def is_tentative(self, number: int) -> bool:
         found = self.all("SELECT tentative FROM conversations WHERE id = ?", (number,))
@@ -395,15 +399,25 @@ class MessageIndex:
         """Return all rows of a conversation from a place on, in order."""
         return self._units("conversation = ? AND place >= ? ORDER BY place, id", (number, place))
 
+    def place_before(self, number: int, place: float) -> float | None:
+        """Return the place of the last row of a conversation before a place, whatever its state; None without one."""
+        found = self.all("SELECT max(place) FROM messages WHERE conversation = ? AND place < ?", (number, place))
+        return None if not found else found[0][0]
+
     def path_units(
         self, number: int, *, start: float | None = None, before: float | None = None, limit: int
     ) -> list[Unit]:
         """Return messages on the path: the first ones, those from ``start`` on, or the last ones before a place."""
         where = f"conversation = ? AND {_SHOWN} AND place "
+        end = f"(SELECT place FROM messages WHERE {_FIRST} AND place "
         if before is not None:
-            return self._units(f"{where} < ? ORDER BY place DESC, id DESC LIMIT ?", (number, before, limit))[::-1]
+            end += "< ? ORDER BY place DESC LIMIT 1 OFFSET ?)"
+            values = (number, before, number, before, limit - 1, _FIRST_PLACE)
+            return self._units(f"{where} < ? AND place >= coalesce({end}, ?) ORDER BY place, id", values)
         least = start if start is not None else _FIRST_PLACE
-        return self._units(f"{where} >= ? ORDER BY place, id LIMIT ?", (number, least, limit))
+        end += ">= ? ORDER BY place LIMIT 1 OFFSET ?)"
+        values = (number, least, number, least, limit, -_FIRST_PLACE)
+        return self._units(f"{where} >= ? AND place < coalesce({end}, ?) ORDER BY place, id", values)
 
     def units(self, numbers: Sequence[int]) -> list[Unit]:
         """Return the rows with these ids, as messages."""
@@ -541,9 +555,10 @@ class MessageIndex:
         return found
 
     # -- searching, inside ``order`` -----------------------------------------------------------------------------
-    def message_count(self) -> int:
-        """Return the number of messages; a long one has several rows."""
-        return int(next(iter(self.all(tables.COUNT_MESSAGES)), (0,))[0])
+    def message_count(self, *, stored: bool = False) -> int:
+        """Return the number of messages of the conversations as they are now; ``stored``: of all that are stored."""
+        statement = tables.COUNT_STORED if stored else tables.COUNT_MESSAGES
+        return int(next(iter(self.all(statement)), (0,))[0])
 
     def occurrences(self, term: Term) -> Occurrences:
         """Return where a term occurs, among all rows in the index of words."""
@@ -571,6 +586,12 @@ class MessageIndex:
 
 def _any_of(term: Term) -> str:
     return " OR ".join(f'"{word}"' for word in term.words)
+
+
+def _whole(places: Iterable[Place]) -> list[Place]:
+    """Return the places in order, of a long message that of its first part alone."""
+    found = sorted(places)
+    return found[:1] + [at for before, at in itertools.pairwise(found) if at.at - before.at >= 2 * PART]
 
 
 def _batches(values: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

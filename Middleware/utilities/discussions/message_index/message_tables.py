@@ -51,10 +51,15 @@ SETTLED = "conversation NOT IN (SELECT id FROM conversations WHERE tentative)"
 VERSION, GENERATION, HASH_KEY, NEXT, CHAT = "version", "generation", "hash_key", "next", "chat:"
 PUT_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 KEY_BYTES = 8
-# A long message has several rows, whose places differ by less than one. PostgreSQL does not cut off as SQLite does.
-COUNT_MESSAGES = (
-    f"SELECT count(DISTINCT conversation || ' ' || round(place - 0.4999)) FROM messages WHERE state <> {FORGOTTEN}"
+# The parts of a long message stand so close to each other.
+PART = 0.001
+# Holds for the first part of a message alone.
+FIRST_PART = (
+    "NOT EXISTS (SELECT 1 FROM messages p WHERE p.conversation = messages.conversation AND p.key = messages.key "
+    f"AND p.place < messages.place AND p.place > messages.place - {2 * PART})"
 )
+COUNT_STORED = f"SELECT count(*) FROM messages WHERE {HAS_TEXT} AND {FIRST_PART}"
+COUNT_MESSAGES = COUNT_STORED.replace(HAS_TEXT, f"state IN ({ON_PATH}, {PROVISIONAL})")
 # Rows that are converted at once: some megabytes.
 _BATCH = 2_000
 _START = -1 << 63

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 from Middleware.utilities.conversations.message_keys import Tail
 from Middleware.utilities.conversations.path import ClientFirst
 from Middleware.utilities.discussions.message_index import message_tables as tables
-from Middleware.utilities.discussions.message_index.alignment import PART, StoredRow, units_of
+from Middleware.utilities.discussions.message_index.alignment import StoredRow, units_of
 from Middleware.utilities.discussions.message_index.message_tables import (
     COMPARED,
     ELSEWHERE,
     FORGOTTEN,
     HAS_TEXT,
     ON_PATH,
+    PART,
     MessageCodec,
     Statements,
 )

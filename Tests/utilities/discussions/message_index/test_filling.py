@@ -93,6 +93,8 @@ def test_the_path_is_what_the_client_shows(tmp_path: Path, name: str) -> None:
             assert shown == bare
             assert [ids for ids in filled.rows if len(ids) != 1] == []
         assert index.all("SELECT count(*) FROM conversations") == [(1,)]
+        assert index.message_count(stored=True) == rows(index)
+        assert index.message_count() == len(shown)
         # Each text is stored once, however often it comes and goes.
         distinct = {text for said in OPERATIONS[name] for text in texts(said)}
         if len(set(texts(OPERATIONS[name][0]))) == 30 and name not in ("names on", "dates on", "exchanged"):
@@ -114,6 +116,34 @@ def test_a_client_that_sends_the_newest_only(tmp_path: Path, window: int) -> Non
         request(index, change[-6:])
         assert on_path(index) == texts(change)
         assert index.all("SELECT count(*) FROM conversations") == [(1,)]
+
+
+@table(
+    ("first", "then", "parts"),
+    [
+        (slice(-10, None), slice(None), 1),
+        (slice(-10, None), slice(None), 3),
+        (slice(-10, None), slice(-50, None), 3),
+        (slice(-5, None), slice(-12, None), 2),
+        # It grows at both ends.
+        (slice(40, 50), slice(2, None), 2),
+    ],
+)
+def test_a_window_that_grows(tmp_path: Path, first: slice, then: slice, parts: int) -> None:
+    """Many messages in front of the first known one: those of several parts stay whole."""
+    long = [(role, "\n\n".join(f"{text} {part} " + "word " * 200 for part in range(parts))) for role, text in talk(80)]
+    folder = tmp_path / f"{first.start}-{then.start}-{parts}"
+    folder.mkdir()
+    with opened(folder) as index:
+        request(index, long[first])
+        request(index, long[then])
+        shown = [part.strip() for _, text in long[then] for part in text.split("\n\n")]
+        assert on_path(index) == shown
+        stored = rows(index)
+        assert index.message_count() == len(long[then])
+        assert all(len(ids) == parts for ids in request(index, long[then]).rows)
+        request(index, long[then][-8:])
+        assert (rows(index), on_path(index)) == (stored, shown)
 
 
 def test_a_client_that_hides_old_messages(tmp_path: Path) -> None:
