@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from Middleware.common import instance_global_variables as instance
-from Middleware.services.memory import message_vectors, recall
+from Middleware.models.process import process
+from Middleware.services.memory import embedding_service, message_vectors, recall
 from Middleware.utilities.vector_math_utils import vector_to_blob
 from Tests.api.api_lab import ApiLab, settled
 from Tests.api.test_recall import KEY, Lab, talk
@@ -169,8 +170,16 @@ def test_words_alone_without_a_vector(
     monkeypatch.setattr(message_vectors, "embed_messages", lambda *arguments: None)
     vectors.reply = reply or vectors.reply
     caplog.clear()
+    vectors.texts()
     LATE.clear()
     assert vectors.ask("bread", node={"embeddingEndpointName": endpoint})[0] == f"User: {CHAT[2]}"
+    if says.endswith("seconds"):
+        # It is not waited for again, and one line in the log is enough.
+        asked = vectors.texts(), vectors.ask("bread")[0], vectors.texts()
+        assert asked == ([["bread"]], f"User: {CHAT[2]}", [])
+        vectors.reply = lambda request: embed(request, vector)
+        process().one(embedding_service._late).put("Embed", 0.0)
+        assert vectors.ask("bread")[0] == f"User: {CHAT[2]}" and vectors.texts() == [["bread"]]
     LATE.set()
     lines = [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
     assert len(lines) == 1 and says in lines[0], lines

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypedDict
 
@@ -23,7 +24,7 @@ from Middleware.llmapis.embedding_api import EmbeddingApiService
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 from Middleware.utilities.hashing_utils import hash_content
-from Middleware.utilities.once import Once
+from Middleware.utilities.once import MAX_REMEMBERED, BoundedCache, Once
 from Middleware.utilities.vector_math_utils import vector_to_blob
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 EmbeddingService = EmbeddingApiService
 """The embedding model behind an endpoint."""
 
+# Of an endpoint that was too slow, no vector is waited for during this time.
+LATE_SECONDS = 60.0
 # These statuses do not depend on the text that was sent, so no row is at fault.
 PASSING_STATUSES = (401, 403, 404, 408, 429, 502, 503, 504)
 # Errors that can be caused by a particular text.
@@ -74,8 +77,11 @@ def vector_of(
     text: str, endpoint_name: str, scope: CancelScope | None, seconds: float | None = None
 ) -> tuple[list[float], str] | None:
     """Return the vector of a search text, and its model; None for a cancelled request, or, with a line in the log,
-    if there is no vector, be it for lack of time: ``seconds``."""
+    if there is no vector, be it for lack of time: ``seconds``. An endpoint that was too slow is not asked again for
+    ``LATE_SECONDS``."""
     try:
+        if seconds is not None and time.monotonic() < (process().one(_late).get(endpoint_name) or 0.0):
+            return None
         with _limited(scope, seconds) as limited:
             service = EmbeddingService(endpoint_name, scope=limited)
             vectors = service.embed([text])
@@ -86,6 +92,7 @@ def vector_of(
     if vectors:
         return vectors[0], service.model_name
     if late and not (scope is not None and scope.cancelled):
+        process().one(_late).put(endpoint_name, time.monotonic() + LATE_SECONDS)
         logger.error(
             "A memory search looks for keywords only, as the text has no embedding: endpoint '%s' has not answered "
             "within %g seconds",
@@ -93,6 +100,11 @@ def vector_of(
             seconds,
         )
     return None
+
+
+def _late() -> BoundedCache[str, float]:
+    """The endpoints that were too slow, with the time until which no search waits for them."""
+    return BoundedCache(MAX_REMEMBERED)
 
 
 @contextlib.contextmanager
