@@ -82,7 +82,7 @@ def _notes(rows: Sequence[Overview], others: int) -> Iterator[str]:
 def _cells(row: Overview) -> tuple[str, ...]:
     unknown = "encrypted" if row.encrypted else "damaged"
     searchable = "damaged" if row.searchable is None else str(row.searchable)
-    vectors = ", ".join(f"{model} {count}/{row.searchable}" for model, count in row.vectors.items())
+    vectors = ", ".join(f"{model} {count}/{row.stored}" for model, count in row.vectors.items())
     notes = [
         note
         for note, holds in (("encrypted", row.encrypted and row.memories is not None), ("damaged", row.damaged))

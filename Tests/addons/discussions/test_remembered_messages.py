@@ -343,6 +343,9 @@ def test_what_does_not_fit_now_is_marked(lab: DiscussionLab, capsys: pytest.Capt
     out = capsys.readouterr().out
     assert "[elsewhere] 00000000\nOn a branch." in out and "[1] 00000000\nOn the path." in out
     assert " About it (elsewhere)\nSomething sings." in out and " About it\nThey met." in out
+    assert place.tool("list", "--json") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["memories"], row["searchableMemories"]) == (1, 1)
     # What no conversation shows is found by none of the searches.
     for words, found in (("sings", False), ("met", True)):
         entries = page(place.lab.reader("mill"), "searchable", 5, words=words)["entries"]
