@@ -71,7 +71,8 @@ export default function Discussion({ path: [id], query }) {
         ${data.entries.map((entry) => html`<${Memory} key=${entry.number} entry=${entry} part=${chosen.part} base=${base} where=${where}
           replace=${entries.replace} reload=${entries.reload} />`)}
         ${data.next != null && html`<p class="list-end"><span class="note">${count(data.entries.length)} of ${count(data.total)}</span>
-          <button onClick=${entries.more}>${chosen.older ?? "Older memories"}</button></p>`}
+          <button disabled=${entries.older.busy} onClick=${entries.older.run}>${chosen.older ?? "Older memories"}</button></p>
+          <${Problem} ...${entries.older} />`}
         ${data.elsewhere?.length > 0 && !search && html`<${Elsewhere} memories=${data.elsewhere} />`}`}<//>
     <//>
     ${dialog === "anew" && html`<${WriteAnew} base=${base} where=${where} onClose=${close}
@@ -93,13 +94,13 @@ function Elsewhere({ memories }) {
 function useEntries(base, where, { part, size = PAGE_SIZE }, words) {
   const path = `${base}?${new URLSearchParams([...where, ["part", part], ["limit", size], ...words ? [["q", words]] : []])}`;
   const answer = useApi(path);
-  const more = async () => {
+  const older = useAction(async () => {
     const rest = await api("GET", `${path}&before=${answer.data.next}`);
     answer.change((data) => ({ ...data, entries: [...data.entries, ...rest.entries], next: rest.next }));
-  };
+  });
   const replace = (number, changed) => answer.change((data) => ({
     ...data, entries: data.entries.map((entry) => (entry.number === number ? { ...entry, ...changed } : entry)) }));
-  return { ...answer, more, replace };
+  return { ...answer, older, replace };
 }
 
 /** The value, once it has not changed for a moment. */
