@@ -17,7 +17,7 @@ const TABS = [
   { name: "Searchable", part: "searchable", list: true, found: "as a VectorMemorySearch node finds them, best first",
     none: "There are no searchable memories. A QualityMemory node writes them where the memory settings switch on vector memories." },
   { name: "State document", part: "state", none: "There is no state document. The memory settings say whether one is kept." },
-  { name: "Messages", part: "messages", list: true, size: 50, older: "Older messages", found: "as a Recall node finds them, best first",
+  { name: "Messages", part: "messages", list: true, size: 50, found: "as a Recall node finds them, best first",
     none: "No messages are stored. They are kept with rememberMessages in the memory settings." },
 ];
 
@@ -71,7 +71,7 @@ export default function Discussion({ path: [id], query }) {
         ${data.entries.map((entry) => html`<${Memory} key=${entry.number} entry=${entry} part=${chosen.part} base=${base} where=${where}
           replace=${entries.replace} reload=${entries.reload} />`)}
         ${data.next != null && html`<p class="list-end"><span class="note">${count(data.entries.length)} of ${count(data.total)}</span>
-          <button disabled=${entries.older.busy} onClick=${entries.older.run}>${chosen.older ?? "Older memories"}</button></p>
+          <button disabled=${entries.older.busy} onClick=${entries.older.run}>Older ${chosen.size ? "messages" : "memories"}</button></p>
           <${Problem} ...${entries.older} />`}
         ${data.elsewhere?.length > 0 && !search && html`<${Elsewhere} memories=${data.elsewhere} />`}`}<//>
     <//>
@@ -80,23 +80,22 @@ export default function Discussion({ path: [id], query }) {
     ${dialog === "delete" && html`<${DeleteDiscussion} id=${id} base=${base} where=${where} onClose=${close} />`}`;
 }
 
-/** The memories that do not fit the conversation as it is now. */
+/** Memories that do not fit the conversation now. */
 function Elsewhere({ memories }) {
   return html`<details class="memory"><summary>Elsewhere <span class="count">${count(memories.length)}</span></summary>
-    <p class="note">They come back by themselves when their messages are in the conversation again.</p>
+    <p class="note">They come back by themselves when their messages do.</p>
     ${memories.map(({ text, missing }) => html`<${Folded} text=${text} />
-      <p class="note">${missing ? `Made from a message that is not in the conversation now: ${missing}`
-        : "Made from messages that are not in the conversation now."}</p>`)}
+      <p class="note">Made from ${missing ? "a message that is" : "messages that are"} not in the conversation now${missing ? `: ${missing}` : "."}</p>`)}
   </details>`;
 }
 
-/** The texts of a part, with older ones loaded on demand. */
+/** The texts of a part, older ones on demand. */
 function useEntries(base, where, { part, size = PAGE_SIZE }, words) {
   const path = `${base}?${new URLSearchParams([...where, ["part", part], ["limit", size], ...words ? [["q", words]] : []])}`;
   const answer = useApi(path);
   const older = useAction(async () => {
-    const rest = await api("GET", `${path}&before=${answer.data.next}`);
-    answer.change((data) => ({ ...data, entries: [...data.entries, ...rest.entries], next: rest.next }));
+    const { entries, next } = await api("GET", `${path}&before=${answer.data.next}`);
+    answer.change((data) => ({ ...data, entries: [...data.entries, ...entries], next }));
   });
   const replace = (number, changed) => answer.change((data) => ({
     ...data, entries: data.entries.map((entry) => (entry.number === number ? { ...entry, ...changed } : entry)) }));
