@@ -380,7 +380,8 @@ class _Filling:
         beginning = itertools.takewhile(lambda index: index in new, range(begins, len(self._history)))
         found = [filled.rows[self._numbers[index]] for index in (*range(begins), *beginning)]
         top = tuple(number for ids in found for number in ids)
-        left_out = [message for index, message in enumerate(self._all) if index not in set(self._numbers)]
+        numbers = set(self._numbers)
+        left_out = [message for index, message in enumerate(self._all) if index not in numbers]
         inserted = self._index.keys(left_out)
         for unit in self._index.units(sorted(set(facts.top).difference(top))):
             # Replaced, or recognised as a message that the front-end inserts.
