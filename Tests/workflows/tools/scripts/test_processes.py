@@ -269,14 +269,20 @@ def test_one_that_starts_during_the_end_is_ended(
     assert sleeper.wait(60) != 0
 
 
+def _ended_before_its_number(process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> ScriptProcesses:
+    """The call of a script that was ended while this process of it was about to start."""
+    call = ScriptProcesses()
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "pid", None)
+        call.add(process)
+        call.end()
+    return call
+
+
 def test_a_start_that_failed_delays_the_end_only_for_a_moment(
     sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call = ScriptProcesses()
-    with monkeypatch.context() as patch:
-        patch.setattr(sleeper, "pid", None)
-        call.add(sleeper)
-        call.end()
+    _ended_before_its_number(sleeper, monkeypatch)
     assert sleeper.poll() is None
 
 
@@ -284,12 +290,7 @@ def test_one_that_starts_after_the_end_is_ended_with_the_server(
     sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A busy machine may take longer to start it than a stop waits."""
-    call = ScriptProcesses()
-    with monkeypatch.context() as patch:
-        patch.setattr(sleeper, "pid", None)
-        call.add(sleeper)
-        call.end()
-    call.end()
+    _ended_before_its_number(sleeper, monkeypatch).end()
     assert sleeper.wait(60) != 0
 
 
