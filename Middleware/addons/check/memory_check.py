@@ -148,9 +148,8 @@ class _Needs:
 
     def _hint(self) -> Iterator[Finding]:
         """Yield a note, which is the same for each workflow of the user, unless a settings file is missing."""
-        name = self._lookups.user_name(MEMORY_KEY)
-        file = self._lookups.settings_file(name) if isinstance(name, str) and name else None
-        if isinstance(file, ConfigFile):
+        file = _memory_settings(self._lookups)
+        if file is not None:
             yield SettingsCheck(file, self._loaded, self._lookups).hint(
                 "rememberMessages" if "rememberMessages" in file.content else "",
                 "workflows search memories with VectorMemorySearch; Recall nodes would find more: with "
@@ -584,11 +583,17 @@ def _embeddings(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
         yield replace(finding, about=problem.file)
 
 
-def _follow_edits(loaded: LoadedWorkflow, lookups: Lookups) -> bool:
-    """Return whether the memories of the user follow edits; problems with the settings are reported elsewhere."""
+def _memory_settings(lookups: Lookups) -> ConfigFile | None:
+    """Return the file with the user's memory settings, if it can be used; problems with it are reported elsewhere."""
     name = lookups.user_name(MEMORY_KEY)
-    file = lookups.settings_file(name) if name and isinstance(name, str) else None
-    return isinstance(file, ConfigFile) and SettingsCheck(file, loaded, lookups).read(MemorySettings).follow_edits
+    file = lookups.settings_file(name) if isinstance(name, str) and name else None
+    return file if isinstance(file, ConfigFile) else None
+
+
+def _follow_edits(loaded: LoadedWorkflow, lookups: Lookups) -> bool:
+    """Return whether the memories of the user follow edits."""
+    file = _memory_settings(lookups)
+    return file is not None and SettingsCheck(file, loaded, lookups).read(MemorySettings).follow_edits
 
 
 def _summarizer(view: NodeView, lacking: Sequence[str], follows: bool) -> Iterator[Finding]:

@@ -244,8 +244,10 @@ def _elsewhere(reader: Reader, gone: GoneTexts) -> list[Elsewhere]:
 
 def _missing(index: MessageIndex | None, piece: StoredPiece) -> str:
     """Return a message of a memory that no conversation shows now; "" if none is stored."""
-    for source in piece.keys.sources if piece.keys is not None and index is not None else ():
-        rows = index.known_by(source) if index is not None else []
+    if index is None or piece.keys is None:
+        return ""
+    for source in piece.keys.sources:
+        rows = index.known_by(source)
         if rows and all(row.state == ELSEWHERE for row in rows):
             return rows[0].text
     return ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from Middleware.services.memory.chunks import followed_chunks, newest_chunks
 from Middleware.utilities.discussion_state import VECTOR_DATABASE, DiscussionState
@@ -27,25 +28,28 @@ def facts_on_path(state: DiscussionState) -> list[Pair] | None:
     Those that belong to no chunk come first. A chunk without facts is left out. The second text of each is the chunk's
     id. None as well if the database cannot be read. Raises DataKeyError and OSError.
     """
-    try:
+    with _faults_logged(state):
         found = followed_chunks(state)
-        if found is None:
-            return None
-        with state.memories() as memories:
-            return _facts(memories, [piece.keys.id for piece in found.shown if piece.keys])
-    except sqlite3.Error as error:
-        logger.error("%s cannot be read: %s", state.display(VECTOR_DATABASE), error)
-        return None
+        if found is not None:
+            with state.memories() as memories:
+                return _facts(memories, [piece.keys.id for piece in found.shown if piece.keys])
+    return None
 
 
 def newest_facts(state: DiscussionState) -> list[Pair]:
     """Return the facts of each chunk of the newest trail; none if the database cannot be read."""
+    with _faults_logged(state), state.memories() as memories:
+        return _facts(memories, newest_chunks(state, memories))
+    return []
+
+
+@contextlib.contextmanager
+def _faults_logged(state: DiscussionState) -> Iterator[None]:
+    """End a block at a fault of the database, with a line in the log."""
     try:
-        with state.memories() as memories:
-            return _facts(memories, newest_chunks(state, memories))
+        yield
     except sqlite3.Error as error:
         logger.error("%s cannot be read: %s", state.display(VECTOR_DATABASE), error)
-        return []
 
 
 def _facts(memories: SearchableMemories, names: Sequence[str]) -> list[Pair]:

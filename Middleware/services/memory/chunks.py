@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from Middleware.exceptions import StoredDataError
 from Middleware.services.memory.follow_state import FollowState, read_follow_state
 from Middleware.services.memory.memory_documents import ELSEWHERE_FILE, MEMORIES_FILE
-from Middleware.services.memory.memory_settings import SHOW, quiet_memory_settings
+from Middleware.services.memory.memory_settings import quiet_memory_settings
 from Middleware.services.memory.pieces import (
     CHUNKS,
     FILE_MEMORIES,
@@ -21,8 +21,8 @@ from Middleware.services.memory.pieces import (
     followed_as,
     pieces_in,
     stored_chunks,
+    with_others,
 )
-from Middleware.utilities.conversations.trail import among_others
 from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.discussions.discussion_files import read_content
 from Middleware.utilities.discussions.vector_memory.searchable import Origin, SearchableMemories
@@ -113,8 +113,4 @@ def newest_chunks(state: DiscussionState, memories: SearchableMemories) -> list[
     # Which conversation is whose is not known, or the document with it cannot be read.
     if not any(trails):
         return list(by_id)
-    own = trails[0]
-    seen, others = {piece.id for piece in own}, {piece.id: piece for trail in trails[1:] for piece in trail}
-    wanted = quiet_memory_settings().other_chats == SHOW
-    rest = [piece for name, piece in others.items() if name not in seen] if wanted else []
-    return [piece.id for piece in among_others(own, rest)]
+    return [piece.id for piece in with_others(trails[0], trails[1:], quiet_memory_settings())]

@@ -208,7 +208,8 @@ class MemoryStore:
         """Store the version that fits the request as the summary, for readers that know no request."""
         found = followed(self.state)
         if found is not None:
-            self._summary_folds.settle(found.pairs, lambda one: self._write_version(one, self.memories()))
+            memories = found.pairs
+            self._summary_folds.settle(memories, lambda one: self._write_version(one, memories))
 
     def _write_version(self, version: Version, memories: Sequence[Pair]) -> None:
         last = next((known for text, known in reversed(memories) if text_hash(text) == version.last), "")

@@ -143,7 +143,13 @@ class Followed(ABC):
 
     def __init__(self, state: DiscussionState, messages: Sequence[Message], settings: MemorySettings) -> None:
         self._state, self._settings = state, settings
-        self._all = [one for one in messages if one.get("role") != "system" and not isinstance(one, VisionNote)]
+        # The messages of the request, without system messages, and where they stand in it.
+        self._indexes = [
+            index
+            for index, one in enumerate(messages)
+            if one.get("role") != "system" and not isinstance(one, VisionNote)
+        ]
+        self._all = [messages[index] for index in self._indexes]
         self._all_keys = path_messages(self._all)
         self._found: Conversation | None = None
         self.refresh()
@@ -161,7 +167,12 @@ class Followed(ABC):
         self.is_tentative = conversation is None and is_tentative(self.history)
         self._conversation = self._found = conversation or self._found or Conversation(self._follow.new_number())
         self._listed = self._adopted(listed)
-        self.__dict__.pop("trail", None)
+        self._forget_derived()
+
+    def _forget_derived(self) -> None:
+        """Let what follows from the stored pieces be made again, after these have changed."""
+        for name in ("trail", "_by_id"):
+            self.__dict__.pop(name, None)
 
     # -- what is shown ---------------------------------------------------------------------------------------------
 
@@ -183,7 +194,10 @@ class Followed(ABC):
         by_id = self._by_id
         unknown = [piece for piece in self._listed if piece.keys is None]
         own = self._newest_own if self._is_rewritten else self.trail.pieces
-        return [*unknown, *(by_id[piece.id] for piece in among_others(own, self._others(own)))]
+        others = [one for one in self._follow.conversations if one.number != self._conversation.number]
+        trails = (self._known(one.active.get(self.kind, ())) for one in others)
+        shown = with_others(own, trails, self._settings)
+        return [*unknown, *(by_id[piece.id] for piece in shown)]
 
     @property
     def about(self) -> str:
@@ -217,15 +231,6 @@ class Followed(ABC):
     def _newest_own(self) -> list[Piece]:
         return list(self._known(self._conversation.active.get(self.kind, ())))
 
-    def _others(self, own: Iterable[Piece]) -> list[Piece]:
-        """Return the newest trails of the other conversations, if they are shown."""
-        seen = {piece.id for piece in own}
-        if self._settings.other_chats != SHOW:
-            return []
-        others = [one for one in self._follow.conversations if one.number != self._conversation.number]
-        found = {piece.id: piece for one in others for piece in self._known(one.active.get(self.kind, ()))}
-        return [piece for name, piece in found.items() if name not in seen]
-
     def _known(self, names: Iterable[str]) -> Iterator[Piece]:
         by_id = self._by_id
         for name in names:
@@ -237,7 +242,7 @@ class Followed(ABC):
     def _pieces(self) -> list[StoredPiece]:
         return [*self._elsewhere, *self._listed]
 
-    @property
+    @cached_property
     def _by_id(self) -> dict[str, StoredPiece]:
         # After a crash between the two files a piece is in both, and the second one is newer.
         return {piece.keys.id: piece for piece in self._pieces if piece.keys}
@@ -267,17 +272,15 @@ class Followed(ABC):
         by_id = {piece.keys.id: piece.keys for piece in pieces if piece.keys}
         active = {name for one in self._follow.conversations for name in one.active.get(kind, ())}
         others = [piece.sources for name, piece in by_id.items() if name not in active]
-        known = [
-            known_keys(
-                one.number,
-                one.used,
-                one.first,
-                [key for name in one.active.get(kind, ()) if name in by_id for key in by_id[name].sources],
-                others,
-            )
+        known = (
+            known_keys(one.number, one.used, one.first, self._keys_of(one, kind, by_id), others)
             for one in self._follow.conversations
-        ]
+        )
         return conversation_of(self._all_keys, known)
+
+    def _keys_of(self, one: Conversation, kind: str, by_id: Mapping[str, Piece]) -> list[str]:
+        """Return the keys of the messages of a conversation, in order, as far as its pieces of a kind name them."""
+        return [key for name in one.active.get(kind, ()) if name in by_id for key in by_id[name].sources]
 
     def knows(self, span: range) -> bool:
         """Return whether a memory was made of just these texts."""
@@ -309,7 +312,7 @@ class Followed(ABC):
             self._listed.append(StoredPiece(text, stored_hash, keys, dict(more)))
         else:
             self._follow = self._follow.with_tombstone(keys.sources)
-        self.__dict__.pop("trail", None)
+        self._forget_derived()
 
     @abstractmethod
     def _store(self, shown: Sequence[StoredPiece], rest: Sequence[StoredPiece]) -> None:
@@ -472,6 +475,15 @@ class FollowedFiles(Followed):
         before = read_content(self._state, name)
         if content != (before or []):
             write_content(self._state, name, content)
+
+
+def with_others(own: Sequence[Piece], others: Iterable[Iterable[Piece]], settings: MemorySettings) -> list[Piece]:
+    """Return a trail; where the settings want those of other conversations, with their pieces among its own."""
+    if settings.other_chats != SHOW:
+        return list(own)
+    seen = {piece.id for piece in own}
+    found = {piece.id: piece for trail in others for piece in trail}
+    return among_others(own, [piece for name, piece in found.items() if name not in seen])
 
 
 def stored_chunks(

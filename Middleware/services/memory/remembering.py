@@ -157,11 +157,11 @@ class Remembered:
 
     def newest(self) -> tuple[str, str]:
         """Return the text of the newest message of the user, as it was sent, and as it is remembered."""
-        places = [at for at, message in enumerate(self.incoming.history.values()) if message.get("role") == "user"]
-        if not places:
+        history = list(self.incoming.history.values())
+        place = next((at for at in reversed(range(len(history))) if history[at].get("role") == "user"), None)
+        if place is None:
             return "", ""
-        message = list(self.incoming.history.values())[places[-1]]
-        return restore_braces(message_text(message)).strip(), self.incoming.text(places[-1])
+        return restore_braces(message_text(history[place])).strip(), self.incoming.text(place)
 
     def rows_of(self, messages: Sequence[Message]) -> set[int]:
         """Return the ids of the rows of some of the request's messages."""

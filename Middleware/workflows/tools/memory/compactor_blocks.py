@@ -9,18 +9,18 @@ from __future__ import annotations
 import bisect
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
-from Middleware.models.messages import Message, VisionNote
+from Middleware.models.messages import Message
 from Middleware.services.memory.compactor_store import BLOCKS_FILE
 from Middleware.services.memory.folds import chain
 from Middleware.services.memory.follow_state import Conversation, FollowState, follow_state_as_json, follow_state_in
 from Middleware.services.memory.memory_settings import HIDE, quiet_memory_settings
 from Middleware.services.memory.pieces import Followed, StoredPiece, pieces_in, read_parsed
-from Middleware.utilities.conversations.path import conversation_of, kept_greeting, known_keys
+from Middleware.utilities.conversations.path import kept_greeting
 from Middleware.utilities.conversations.trail import Piece, Placed, Trail, WindowFacts, trail_of
 from Middleware.utilities.discussion_state import DiscussionState
 from Middleware.utilities.discussions.discussion_files import texts_in
@@ -81,11 +81,6 @@ class Blocks(Followed):
         self._read_as: _Stored | None = None
         self._olds: list[Kept] = []
         self._folds: list[Kept] = []
-        self._indexes = [
-            index
-            for index, message in enumerate(messages)
-            if message.get("role") != "system" and not isinstance(message, VisionNote)
-        ]
         super().__init__(state, messages, replace(quiet_memory_settings(), other_chats=HIDE))
 
     def refresh(self) -> None:
@@ -119,8 +114,9 @@ class Blocks(Followed):
     @cached_property
     def trail(self) -> Trail:
         """The blocks that fit the history, without those of messages that have not left Old (yet, or again)."""
-        pieces = sorted((piece.keys for piece in self._pieces if piece.keys), key=lambda piece: piece.made)
-        gap = kept_greeting(self.history, self._keys_of(self._conversation))
+        by_id = {name: piece.keys for name, piece in self._by_id.items() if piece.keys}
+        pieces = sorted(by_id.values(), key=lambda piece: piece.made)
+        gap = kept_greeting(self.history, self._keys_of(self._conversation, self.kind, by_id))
         kept = gap.kept if gap else 0
         window = self._window(kept)
         while True:
@@ -142,9 +138,9 @@ class Blocks(Followed):
         hidden = newest[: len(newest) if kept or not ends else ends[-1]]
         return replace(window, last=hidden[-1].sources[-1] if hidden else "")
 
-    def _keys_of(self, one: Conversation) -> list[str]:
+    def _keys_of(self, one: Conversation, kind: str, by_id: Mapping[str, Piece]) -> list[str]:
         """Return the keys of a conversation: of the newest messages as well, which have no block yet."""
-        known = [key for piece in self._known(one.active.get(self.kind, ())) for key in piece.sources]
+        known = super()._keys_of(one, kind, by_id)
         have_blocks = set(known)
         return [*known, *(key for tail in one.tails[:1] for key in reversed(tail.keys) if key not in have_blocks)]
 
@@ -257,16 +253,6 @@ class Blocks(Followed):
         found = self._read_as or _Stored((), (), (), FollowState())
         self._olds, self._folds = list(found.olds), list(found.folds)
         return found.follow, list(found.blocks), []
-
-    def _number(self, listed: Sequence[StoredPiece]) -> int | None:
-        self._listed = list(listed)
-        active = {name for one in self._follow.conversations for name in one.active.get(self.kind, ())}
-        others = [piece.keys.sources for piece in listed if piece.keys and piece.keys.id not in active]
-        known = (
-            known_keys(one.number, one.used, one.first, self._keys_of(one), others)
-            for one in self._follow.conversations
-        )
-        return conversation_of(self._all_keys, known)
 
     def _adopted(self, listed: list[StoredPiece]) -> list[StoredPiece]:
         """Return the blocks; in a discussion without blocks, the Oldest of before counts as the first one."""
